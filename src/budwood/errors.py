@@ -73,8 +73,8 @@ class UsageError(BudwoodError):
     """A flag, a name or a combination that does not exist."""
 
 
-class ConfigError(BudwoodError):
-    """A recipe or a setting that cannot be used."""
+class ConfigError(BudwoodError, ValueError):
+    """A recipe or a setting that cannot be used. Also a ValueError, which PEFT's users expect of a config."""
 
 
 class DataError(BudwoodError):

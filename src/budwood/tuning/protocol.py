@@ -1,0 +1,93 @@
+"""What a method and a tuner declare: the two axes of the house, and the promises the contract tests hold them to.
+
+A *tuner* says where new parameters live. A *method* says which evidence it takes, which tuner it uses unless told
+otherwise, and what to cite. This file and the declarations built from it import neither torch nor PEFT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict
+
+if TYPE_CHECKING:
+    from peft import PeftConfig
+    from transformers import PreTrainedModel
+
+
+class Promise(StrEnum):
+    """What a tuner may promise. Each one is kept or refused with a reason; nothing is left open."""
+
+    IDENTITY = "identity"  # attaching changes no output
+    MERGE = "merge"  # merged equals unmerged, and unmerging restores the base byte for byte
+    SEVERAL = "several"  # several adapters on one base, switched or added up
+    LORA = "lora"  # converts exactly into a portable LoRA
+    GENERATE = "generate"  # works under `generate` with a KV cache
+
+
+class TunerSettings(BaseModel):
+    """Base class of a tuner's settings: frozen, unknown keys refused, each field described."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """Where new parameters live.
+
+    Args:
+        name: the word that users write.
+        learns: what is learned and how many numbers that is, in one line.
+        paper: a link.
+        settings: the class of its settings; its defaults are the tuner's defaults.
+        learning_rate: what AdamW starts from unless the user says otherwise.
+        make_config: from settings and a base model to a PEFT configuration.
+        keeps: the promises it keeps.
+        refuses: the promises it does not keep, each with the reason.
+        load_classes: for tuners of ours: returns (config class, model class) to register with PEFT.
+    """
+
+    name: str
+    learns: str
+    paper: str
+    settings: type[TunerSettings]
+    learning_rate: float
+    make_config: Callable[[Any, PreTrainedModel], PeftConfig]
+    keeps: frozenset[Promise]
+    refuses: Mapping[Promise, str] = field(default_factory=dict)
+    load_classes: Callable[[], tuple[type, type]] | None = None
+
+    def __post_init__(self) -> None:
+        open_ones = set(Promise) - self.keeps - set(self.refuses)
+        assert not open_ones and not self.keeps & set(self.refuses), (self.name, open_ones)
+
+    def peft_classes(self) -> tuple[type, type]:
+        """Return PEFT's (config class, model class) of a tuner of ours."""
+        assert self.load_classes is not None
+        return self.load_classes()
+
+
+@dataclass(frozen=True)
+class Method:
+    """How evidence becomes an adapter.
+
+    Args:
+        name: the word that users write.
+        title: one line for tables.
+        evidence: the kind of evidence that it takes (`evidence.Examples.kind` and so on).
+        tuner: the tuner that it uses unless told otherwise.
+        paper: a link.
+        bibtex: what to cite.
+        default: whether it is the one that its kind of evidence gets unless told otherwise.
+    """
+
+    name: str
+    title: str
+    evidence: str
+    tuner: str
+    paper: str
+    bibtex: str
+    default: bool = False

@@ -1,0 +1,75 @@
+"""Finds methods and tuners by listing the folder `budwood/methods`; there is no other list.
+
+A module there declares `METHODS` and `TUNERS`, tuples that may be empty. Importing it loads neither torch nor
+PEFT.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterable
+from functools import cache
+from types import ModuleType
+from typing import TypeVar
+
+from budwood.errors import NotSupportedError, UsageError, nearest
+from budwood.tuning.protocol import Method, Tuner
+
+T = TypeVar("T", Method, Tuner)
+PACKAGE = "budwood.methods"
+
+
+@cache
+def _modules() -> tuple[ModuleType, ...]:
+    package = importlib.import_module(PACKAGE)
+    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+    return tuple(importlib.import_module(f"{PACKAGE}.{name}") for name in names)
+
+
+def methods() -> dict[str, Method]:
+    """Return every method by name."""
+    return {method.name: method for module in _modules() for method in module.METHODS}
+
+
+def tuners() -> dict[str, Tuner]:
+    """Return every tuner by name."""
+    return {tuner.name: tuner for module in _modules() for tuner in module.TUNERS}
+
+
+def own_tuners() -> Iterable[Tuner]:
+    """Return the tuners that PEFT has to be told about."""
+    return (tuner for tuner in tuners().values() if tuner.load_classes is not None)
+
+
+def find_method(name: str) -> Method:
+    """Return the method called `name`, or say which there are."""
+    return _find(name, methods(), "method")
+
+
+def find_tuner(name: str) -> Tuner:
+    """Return the tuner called `name`, or say which there are."""
+    return _find(name, tuners(), "tuner")
+
+
+def default_method(evidence: str) -> Method:
+    """Return the method for a kind of evidence: the one declared as its default.
+
+    Raises:
+        NotSupportedError: no method of this version takes that evidence.
+    """
+    for method in methods().values():
+        if method.evidence == evidence and method.default:
+            return method
+    known = sorted({method.evidence for method in methods().values()})
+    raise NotSupportedError(
+        f"no method of this version takes {evidence!r} as evidence",
+        wanted=f"one of: {', '.join(known)}",
+        action="see `budwood methods` for what there is",
+    )
+
+
+def _find(name: str, known: dict[str, T], what: str) -> T:
+    if name not in known:
+        raise UsageError(f"there is no {what} called {name!r}", action=nearest(name, known))
+    return known[name]
