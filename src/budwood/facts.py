@@ -1,0 +1,106 @@
+"""What an adapter folder says about itself, beyond what PEFT keeps: `budwood.json`, and the saving of the folder.
+
+The folder is an ordinary PEFT folder with tokenizer files; `budwood.json` adds which base it was made on (with a
+fingerprint) and how text is rendered. A folder from elsewhere has no such file, and works without it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from peft import PeftModel
+from pydantic import BaseModel, ConfigDict, ValidationError
+from transformers import PreTrainedTokenizerBase
+
+from budwood import __version__, storage
+from budwood.data.settings import Template
+from budwood.errors import AdapterError
+from budwood.export.card import CardFacts, CardUse, model_card
+from budwood.tuning.attach import quiet_peft
+from budwood.tuning.registry import methods
+
+FILE = "budwood.json"
+FORMAT = 1
+
+
+class AdapterFacts(BaseModel):
+    """The content of `budwood.json`. Unknown keys of later versions are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    format: int = FORMAT
+    budwood: str = __version__
+    base: str
+    revision: str | None = None
+    fingerprint: str
+    method: str
+    tuner: str
+    settings: dict[str, Any]
+    dtype: str
+    attention: str
+    template: Template
+    system: str | None = None
+    template_hash: str
+    seed: int
+    trainable_parameters: int
+
+    def card(self, metrics: dict[str, Any]) -> CardFacts:
+        """Return what the model card states."""
+        method = methods().get(self.method)
+        return CardFacts(
+            method=self.method,
+            tuner=self.tuner,
+            base=self.base,
+            revision=self.revision or "",
+            fingerprint=self.fingerprint,
+            paper=method.paper if method else "",
+            bibtex=method.bibtex if method else "",
+            recipe=self.settings | {"seed": self.seed},
+            metrics=metrics,
+            trainable_parameters=self.trainable_parameters,
+            budwood_version=self.budwood,
+        )
+
+
+def read(folder: Path) -> AdapterFacts | None:
+    """Return the facts of an adapter folder; None where it has none because it was not made here.
+
+    Raises:
+        AdapterError: the file is there but cannot be used.
+    """
+    path = folder / FILE
+    if not path.exists():
+        return None
+    try:
+        facts = AdapterFacts.model_validate(storage.read_json(path))
+    except (OSError, ValueError, ValidationError) as error:
+        first = str(error).splitlines()[0]
+        raise AdapterError(f"{path} cannot be read: {first}", action="restore the file, or remove it") from None
+    if facts.format > FORMAT:
+        raise AdapterError(
+            f"{path} has format {facts.format}", wanted=f"at most {FORMAT}", action="install a newer budwood"
+        )
+    return facts
+
+
+def save(
+    folder: Path,
+    model: PeftModel,
+    tokenizer: PreTrainedTokenizerBase,
+    facts: AdapterFacts,
+    metrics: dict[str, Any],
+) -> None:
+    """Write adapter, tokenizer, template, facts and card into `folder`, which the caller makes whole."""
+    config = model.peft_config["default"]
+    config.base_model_name_or_path, config.revision = facts.base, facts.revision
+    with storage.guarded(folder), quiet_peft():
+        # save_embedding_layers=False: budwood never resizes a vocabulary, and "auto" asks the hub about the base.
+        model.save_pretrained(folder, save_embedding_layers=False)
+        tokenizer.save_pretrained(folder)
+    storage.write_json(folder / FILE, facts.model_dump(mode="json"))
+    use = CardUse(task_type=str(config.task_type or ""), commands={"budwood": f"model, tokenizer = {_OPEN}.load()"})
+    storage.write_text(folder / "README.md", model_card(facts.card(metrics), use))
+
+
+_OPEN = 'budwood.open_run("PATH/OF/THIS/FOLDER")'

@@ -1,0 +1,252 @@
+"""`Run`: what an adaptation leaves behind, or any PEFT folder: load it, verify it, export it."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from peft import PeftModel
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from budwood import facts, peft, storage
+from budwood.data.render import Renderer
+from budwood.errors import AdapterError, BaseMismatchError, NotSupportedError, nearest
+from budwood.export.card import CardFacts
+from budwood.export.checks import Check, VerifyReport
+from budwood.export.foreign import AdapterInfo, inspect_adapter, load_foreign
+from budwood.export.logits import probe_inputs, probe_logits
+from budwood.export.portable import ExportResult, export_lora
+from budwood.export.verify import NativeBase, verify_native, verify_portable
+from budwood.facts import AdapterFacts
+from budwood.models import Base, Source, load_base, locate
+from budwood.training.folder import read_metrics, read_status
+
+log = logging.getLogger(__name__)
+EXPORTS = ("lora",)
+REGISTER = "budwood.peft:register"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An adapter on its base, ready to be used."""
+
+    model: PeftModel
+    tokenizer: PreTrainedTokenizerBase
+    base: Base
+    renderer: Renderer
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder or a PEFT folder, with the base that it belongs to. Made by `open_run` and `adapt`.
+
+    Args:
+        path: the folder as the user named it.
+        adapter: the PEFT folder; `path` itself where there is no run around it.
+        source: the base.
+        info: what PEFT's files say.
+        facts: what `budwood.json` says; None for a folder made elsewhere.
+    """
+
+    path: Path
+    adapter: Path
+    source: Source
+    info: AdapterInfo
+    facts: AdapterFacts | None
+
+    @cached_property
+    def metrics(self) -> dict[str, Any]:
+        """The content of metrics.json; empty where there is no run around the adapter."""
+        return read_metrics(self.path) if self.adapter != self.path else {}
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """The state of the run; empty where there is no run around the adapter."""
+        return read_status(self.path) if self.adapter != self.path else {}
+
+    def summary(self) -> dict[str, Any]:
+        """Return what a reader wants to know first."""
+        return {
+            "base": str(self.source.reference),
+            "method": self.facts.method if self.facts else None,
+            "tuner": self.facts.tuner if self.facts else self.info.peft_type.lower(),
+            "trainable_parameters": self.facts.trainable_parameters if self.facts else None,
+            "adapter_bytes": self.info.bytes,
+            **self.metrics,
+        }
+
+    def load(self, *, dtype: str = "auto", device: str = "auto") -> tuple[PeftModel, PreTrainedTokenizerBase]:
+        """Return the model with its adapter, in evaluation mode, and its tokenizer.
+
+        Args:
+            dtype: "auto" is what the adapter was trained in, or else what suits the device.
+            device: "auto", "cpu", "cuda", "mps", …
+        """
+        loaded = self.open(dtype=dtype, device=device)
+        return loaded.model, loaded.tokenizer
+
+    def open(self, *, dtype: str = "auto", device: str = "auto") -> Loaded:
+        """As `load`, with the base and the renderer of text beside it."""
+        self.info.require("load")
+        peft.register()
+        if dtype == "auto" and self.facts:
+            dtype = self.facts.dtype
+        attention = self.facts.attention if self.facts else "auto"
+        base = load_base(self.source, dtype=dtype, device=device, attention=attention)
+        model = load_foreign(base.model, self.adapter).eval()
+        template, system = (self.facts.template, self.facts.system) if self.facts else ("auto", None)
+        renderer = Renderer(base.tokenizer, template, system)
+        if self.facts and renderer.template_hash != self.facts.template_hash:
+            log.warning("text is rendered otherwise than in training: the tokenizer or its chat template has changed")
+        return Loaded(model, base.tokenizer, base, renderer)
+
+    def verify(self, *, portable: bool = True) -> VerifyReport:
+        """Check that the saved adapter loads elsewhere and does what it does here.
+
+        Args:
+            portable: also convert it into a portable LoRA and check that one in a process without budwood; where the
+                adapter cannot become a LoRA, the reason is a note and not a failure.
+        """
+        loaded = self.open()
+        inputs = probe_inputs(loaded.tokenizer, seed=0)
+        report = verify_native(loaded.model, self.adapter, self._native(loaded.base), inputs)
+        if not portable:
+            return report
+        with tempfile.TemporaryDirectory(prefix="budwood-") as folder:
+            try:
+                self._portable(loaded, Path(folder) / "lora")
+            except NotSupportedError as error:
+                return VerifyReport((*report.checks, Check("portable LoRA", True, "not possible", note=error.got)))
+            checks = self._check_portable(loaded, Path(folder) / "lora", inputs).checks
+        return VerifyReport((*report.checks, *checks))
+
+    def export(self, kind: str, out: str | Path, *, force: bool = False) -> ExportResult:
+        """Write the adapter in a form that other software reads, and verify it there.
+
+        Args:
+            kind: "lora", a portable PEFT LoRA.
+            out: the folder to write.
+            force: replace what is there.
+
+        Raises:
+            NotSupportedError: this adapter cannot take that form; the message says why.
+            VerificationError: what was written does not compute what the adapter computes; nothing is left at `out`.
+        """
+        if kind not in EXPORTS:
+            raise NotSupportedError(f"there is no export to {kind!r}", action=nearest(kind, EXPORTS))
+        self.info.require("export")
+        loaded = self.open()
+        with storage.new_folder(out, replace=force) as staged:
+            result = self._portable(loaded, staged / "lora")
+            self._check_portable(loaded, staged / "lora", probe_inputs(loaded.tokenizer, seed=0)).require()
+            _lift(staged / "lora", staged)
+        return result.moved_to(Path(out))
+
+    def _native(self, base: Base) -> NativeBase:
+        return native_base(base)
+
+    def _portable(self, loaded: Loaded, folder: Path) -> ExportResult:
+        return export_lora(
+            loaded.model,
+            folder,
+            base_id=str(self.source.reference),
+            revision=self.source.revision,
+            card=self._card(),
+            tokenizer=loaded.tokenizer,
+        )
+
+    def _check_portable(self, loaded: Loaded, folder: Path, inputs: Tensor) -> VerifyReport:
+        wanted = probe_logits(loaded.model, inputs)
+        return verify_portable(folder, self.source.folder, wanted, inputs, loaded.model.dtype)
+
+    def _card(self) -> CardFacts:
+        if self.facts:
+            return self.facts.card(_card_metrics(self.metrics))
+        return CardFacts(method=self.info.peft_type.lower(), base=str(self.source.reference))
+
+
+def native_base(base: Base) -> NativeBase:
+    """Return how a fresh process gets the same base."""
+    return NativeBase(
+        reference=str(base.source.reference),
+        dtype=str(base.model.dtype).removeprefix("torch."),
+        attention=base.model.config._attn_implementation,
+        register=REGISTER,
+    )
+
+
+def open_run(path: str | Path, *, base: str | None = None, force: bool = False) -> Run:
+    """Open a run folder, or any PEFT adapter folder, also one that was not made by budwood.
+
+    Args:
+        path: RUN, or a folder with adapter_config.json.
+        base: the base model, where the folder does not say it or another place holds it.
+        force: accept a base whose weights differ from those the adapter was made on.
+
+    Raises:
+        AdapterError: there is no adapter, or it cannot be read.
+        BaseMismatchError: the base has other weights.
+    """
+    path = Path(path)
+    peft.register()
+    adapter = _adapter_folder(path)
+    info, said = inspect_adapter(adapter), facts.read(adapter)
+    reference = base or (said.base if said else info.base_id)
+    if not reference:
+        raise AdapterError(f"{adapter} does not say which base it belongs to", action="name it with --base MODEL")
+    revision = said.revision if said else info.revision
+    source = locate(_with_revision(reference, revision) if base is None else reference)
+    if said:
+        _check_base(said, source, force)
+    return Run(path, adapter, source, info, said)
+
+
+def _with_revision(reference: str, revision: str | None) -> str:
+    is_hub_id = reference.count("/") == 1 and not Path(reference).exists()
+    return f"{reference}@{revision}" if revision and is_hub_id and "@" not in reference else reference
+
+
+def _adapter_folder(path: Path) -> Path:
+    for folder in (path / "adapter", path):
+        if (folder / "adapter_config.json").is_file():
+            return folder
+    if (path / "status.json").is_file():
+        state = read_status(path)["state"]
+        raise AdapterError(
+            f"the run {path} is {state} and has no adapter yet",
+            wanted="a run that is done",
+            action="wait for it" if state == "running" else "continue it with `budwood adapt … -o RUN --resume`",
+        )
+    if not path.exists():
+        raise AdapterError(f"{path} does not exist", wanted="a run, or a PEFT adapter folder")
+    raise AdapterError(f"{path} holds no adapter", wanted="adapter/ or adapter_config.json in it")
+
+
+def _check_base(said: AdapterFacts, source: Source, force: bool) -> None:
+    if said.fingerprint == source.fingerprint:
+        return
+    text = f"the adapter was made on {said.base} ({said.fingerprint[:12]}), this base is {source.fingerprint[:12]}"
+    if force:
+        log.warning("%s; used all the same", text)
+        return
+    raise BaseMismatchError(
+        text,
+        wanted="the same weights",
+        action="give the right base with --base, or --force if the difference does not matter",
+    )
+
+
+def _lift(inner: Path, outer: Path) -> None:
+    for entry in inner.iterdir():
+        entry.rename(outer / entry.name)
+    inner.rmdir()
+
+
+def _card_metrics(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of a run that belong on a card."""
+    return {name: value for name, value in metrics.items() if isinstance(value, int | float)}

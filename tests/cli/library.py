@@ -1,0 +1,198 @@
+"""A stand-in for the library below the command line: the same signatures, canned answers, and much noise.
+
+Every function records its arguments in `CALLS`, raises `ERROR` if a test has set it, and chatters on standard output
+and in logs, as libraries do.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import budwood
+
+CALLS: list[tuple[str, dict[str, Any]]] = []
+ERROR: list[BaseException] = []
+PROBLEMS: dict[str, Any] = {"problems": [], "problem_count": 0}
+VERIFIED: list[bool] = []  # empty: every check holds
+
+
+TOKENS = [
+    {"id": 5, "text": "[b]in", "trained": False, "weight": 0.0},
+    {"id": 7, "text": " out", "trained": True, "weight": 1.0},
+    {"id": 2, "text": "!", "trained": True, "weight": 1.0},
+]
+METHOD = {
+    "evidence": "examples",
+    "tuner": "gift",
+    "learns": "[φ], ψ " * 20,
+    "keeps": ["merge", "export"],
+    "paper": None,
+}
+METHODS = [{"method": f"method-{n}", **METHOD, "refuses": {"bank": "no"}} for n in range(500)]
+MACHINE = {"versions": {"torch": "2.13.0"}, "device": "cpu", "cores": 2, "cache": Path("/c"), "packages": []}
+MEASURED = {
+    "adapted": {"nll": 0.01, "exact_match": 0.955},
+    "base": {"nll": 2.5, "exact_match": 0.0},
+    "rows": 200,
+}
+
+
+def last(name: str) -> dict[str, Any]:
+    """Return the arguments of the last call of the function `name`."""
+    return [arguments for called, arguments in CALLS if called == name][-1]
+
+
+def _answer(name: str, arguments: dict[str, Any], value: Any) -> Any:
+    CALLS.append((name, arguments))
+    print("stray print")
+    os.write(1, b"stray write\n")
+    os.system("echo stray child")
+    logging.getLogger("budwood.data").info("note of budwood")
+    logging.getLogger("elsewhere").warning("warning of elsewhere")
+    logging.getLogger("elsewhere").info("note of elsewhere")
+    if ERROR:
+        raise ERROR[0]
+    return value
+
+
+class Report:
+    def __init__(self, ok: bool) -> None:
+        self.ok = ok
+
+    def to_dict(self) -> dict[str, Any]:
+        check = {"name": "logits equal", "ok": self.ok, "value": 0.0 if self.ok else 0.5, "limit": 1e-5, "note": ""}
+        return {"ok": self.ok, "checks": [{**check, "name": "keys equal", "ok": True, "value": None}, check]}
+
+
+class ExportResult:
+    def to_dict(self) -> dict[str, Any]:
+        return {"path": Path("out/lora"), "bytes": 123456}
+
+
+class Run:
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def summary(self) -> dict[str, Any]:
+        comparison = [
+            {"method": "gift", "trainable_params": 147456, "adapter_bytes": 591000},
+            {"method": "lora", "trainable_params": 2442240, "adapter_bytes": 9790000},
+        ]
+        return {"method": "gift", "final_loss": float("nan"), "comparison": comparison}
+
+    def export(self, kind: str, out: str | Path, *, force: bool = False) -> ExportResult:
+        return _answer("export", locals(), ExportResult())
+
+    def verify(self, *, portable: bool = True) -> Report:
+        return _answer("verify", locals(), Report(not VERIFIED or VERIFIED[0]))
+
+
+def adapt(
+    model: str,
+    evidence: Any,
+    *,
+    method: str | None = None,
+    tuner: str | None = None,
+    out: str | Path | None = None,
+    seed: int | None = None,
+    recipe: str | Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    force: bool = False,
+    progress: bool = True,
+) -> Run:
+    return _answer("adapt", locals(), Run(out or "runs/made up"))
+
+
+def preview(
+    model: str,
+    evidence: Any,
+    *,
+    method: str | None = None,
+    tuner: str | None = None,
+    out: str | Path | None = None,
+    seed: int | None = None,
+    recipe: str | Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    force: bool = False,
+) -> dict[str, Any]:
+    return _answer("preview", locals(), {"steps": 120, "recipe": {"training": {"epochs": 3}}})
+
+
+def open_run(path: str | Path, *, base: str | None = None, force: bool = False) -> Run:
+    return _answer("open_run", locals(), Run(path))
+
+
+def methods_table() -> list[dict[str, Any]]:
+    return _answer("methods_table", locals(), METHODS)
+
+
+def doctor() -> dict[str, Any]:
+    return _answer("doctor", locals(), MACHINE)
+
+
+def check_data(paths: Any, *, model: str | None = None, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    return _answer("check_data", locals(), {"rows": 3, "dropped": {"too_long": 1}, **PROBLEMS})
+
+
+def show_data(path: str | Path, *, model: str | None = None, rows: slice = slice(0, 3)) -> list[dict[str, Any]]:
+    return _answer("show_data", locals(), [{"origin": "rows.jsonl:1", "text": "[b]in out!", "tokens": TOKENS}])
+
+
+def evaluate(
+    path: str | Path,
+    *,
+    rows: Any,
+    base: str | None = None,
+    limit: int | None = None,
+    force: bool = False,
+    progress: bool = True,
+) -> dict[str, Any]:
+    return _answer("evaluate", locals(), MEASURED)
+
+
+def generate(
+    path: str | Path,
+    prompt: str,
+    *,
+    base: str | None = None,
+    system: str | None = None,
+    max_new_tokens: int = 128,
+    temperature: float = 0.0,
+    seed: int = 0,
+    force: bool = False,
+) -> dict[str, Any]:
+    return _answer("generate", locals(), {"text": '{"name":"Anna"} [x]', "tokens": 9, "seconds": 0.5})
+
+
+def schema() -> dict[str, Any]:
+    return _answer("schema", locals(), {"title": "Recipe", "type": "object"})
+
+
+MODULES = {
+    "_adapt": [adapt, preview],
+    "run": [open_run],
+    "_inspect": [methods_table, doctor, check_data, show_data, evaluate, generate],
+    "recipe": [schema],
+}
+
+
+def modules() -> dict[str, ModuleType]:
+    """Return the stand-in modules by their name in budwood."""
+    made = {name: ModuleType(f"budwood.{name}") for name in MODULES}
+    for name, functions in MODULES.items():
+        vars(made[name]).update({function.__name__: function for function in functions})
+    return made
+
+
+def install() -> None:
+    """Put the stand-ins in place for the rest of this process."""
+    for name, module in modules().items():
+        sys.modules[f"budwood.{name}"] = module
+        setattr(budwood, name, module)

@@ -1,0 +1,241 @@
+"""Each command passes its flags to one library function, and shows what came back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from budwood.evidence import Documents, Examples, Instruction, Repair
+from tests.cli import library as stand_in
+from tests.cli.conftest import COMMANDS, only_object
+from tests.cli.library import last
+
+
+@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
+def test_json_is_one_object_however_noisy_the_library(budwood_cli, words):
+    result = budwood_cli(*words, "--json")
+    assert result.exit_code == 0
+    assert "error" not in only_object(result.stdout)
+    assert "stray print" in result.stderr
+
+
+@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
+def test_people_get_text_without_noise(budwood_cli, words):
+    result = budwood_cli(*words)
+    assert result.exit_code == 0
+    assert result.stdout.strip()
+    assert "stray" not in result.stdout
+    assert "note of budwood" not in result.stdout
+
+
+# adapt
+
+
+def test_adapt_passes_every_flag(budwood_cli):
+    flags = "--method gift --tuner lora --recipe r.yaml -o runs/a --seed 7 --resume --force -q"
+    settings = "--prior p --weights rho1 --rehearse old.jsonl --update recadam --set training.lr=0.1 --set a.b=[1,2]"
+    words = f"adapt org/name@main --examples a --examples b {flags} {settings}".split()
+    result = budwood_cli(*words)
+    assert result.exit_code == 0
+    given = last("adapt")
+    assert given.pop("evidence") == Examples((Path("a"), Path("b")))
+    assert given.pop("overrides") == {
+        "training.lr": 0.1,
+        "a.b": [1, 2],
+        "prior": "p",
+        "weights": "rho1",
+        "rehearse": "old.jsonl",
+        "update": "recadam",
+    }
+    assert given == {
+        "model": "org/name@main",
+        "method": "gift",
+        "tuner": "lora",
+        "out": Path("runs/a"),
+        "seed": 7,
+        "recipe": Path("r.yaml"),
+        "resume": True,
+        "force": True,
+        "progress": False,
+    }
+
+
+def test_adapt_leaves_what_is_not_given_to_the_library(budwood_cli):
+    budwood_cli("adapt", "smollm2", "--examples", "a")
+    given = last("adapt")
+    assert [given[name] for name in ("method", "tuner", "out", "seed", "recipe")] == [None] * 5
+    assert given["overrides"] == {}
+    assert (given["resume"], given["force"], given["progress"]) == (False, False, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "evidence"),
+    [
+        (["--examples", "a"], Examples((Path("a"),))),
+        (["--documents", "d"], Documents((Path("d"),))),
+        (["--repair", "r"], Repair((Path("r"),))),
+        (["--instruction", "Translate."], Instruction("Translate.")),
+        (["--instruction", "T", "--example", "a => b", "--example", "c=>d => e"], "pairs"),
+    ],
+)
+def test_adapt_makes_one_kind_of_evidence(budwood_cli, words, evidence):
+    assert budwood_cli("adapt", "smollm2", *words).exit_code == 0
+    wanted = Instruction("T", (("a", "b"), ("c", "d => e"))) if evidence == "pairs" else evidence
+    assert last("adapt")["evidence"] == wanted
+
+
+def test_adapt_reads_an_instruction_from_a_file(budwood_cli, tmp_path):
+    (tmp_path / "task.txt").write_text("Übersetze.\n", encoding="utf-8")
+    assert budwood_cli("adapt", "smollm2", "--instruction", "@task.txt").exit_code == 0
+    assert last("adapt")["evidence"] == Instruction("Übersetze.")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "no evidence"),
+        (["--examples", "a", "--repair", "b"], "--examples and --repair"),
+        (["--examples", "a", "--example", "x => y"], "without --instruction"),
+        (["--instruction", "T", "--example", "no arrow"], "IN => OUT"),
+        (["--instruction", "T", "--example", " => y"], "IN => OUT"),
+        (["--instruction", "@missing.txt"], "missing.txt"),
+        (["--examples", "a", "--set", "lr"], "NAME=VALUE"),
+        (["--examples", "a", "--set", "=1"], "NAME=VALUE"),
+        (["--examples", "a", "--set", "lr=[1"], "not YAML"),
+    ],
+)
+def test_adapt_refuses_with_what_was_wanted(budwood_cli, words, told):
+    result = budwood_cli("adapt", "smollm2", *words)
+    assert result.exit_code == 2
+    assert told in result.stderr
+    assert not result.stdout
+    assert not stand_in.CALLS
+
+
+def test_adapt_refuses_an_instruction_that_is_not_text(budwood_cli, tmp_path):
+    (tmp_path / "task.txt").write_bytes(b"\xff\xfe\x00")
+    assert budwood_cli("adapt", "smollm2", "--instruction", "@task.txt").exit_code == 2
+
+
+def test_adapt_dry_run_only_previews(budwood_cli):
+    result = budwood_cli("adapt", "smollm2", "--examples", "a", "--dry-run", "--resume", "--seed", "3")
+    assert [name for name, _ in stand_in.CALLS] == ["preview"]
+    assert last("preview")["seed"] == 3
+    assert "recipe.training.epochs" in result.stdout
+
+
+def test_adapt_shows_commands_that_can_be_copied(budwood_cli):
+    result = budwood_cli("adapt", "smollm2", "--examples", "a", "-o", "runs/my run")
+    assert "budwood eval 'runs/my run' --rows FILE" in result.stdout
+    assert only_object(budwood_cli("adapt", "smollm2", "--examples", "a", "--json").stdout)["run"] == "runs/made up"
+
+
+# the other commands
+
+
+def test_data_check(budwood_cli):
+    result = budwood_cli("data", "check", "a", "b", "--model", "smollm2", "--set", "data.max_length=64")
+    assert last("check_data") == {
+        "paths": [Path("a"), Path("b")],
+        "model": "smollm2",
+        "overrides": {"data.max_length": 64},
+    }
+    assert "dropped.too_long" in result.stdout
+
+
+def test_data_check_ends_with_2_when_rows_cannot_be_used(budwood_cli, monkeypatch):
+    problem = {"file": "rows.jsonl", "line": 7, "problem": "no completion"}
+    monkeypatch.setattr(stand_in, "PROBLEMS", {"problems": [problem], "problem_count": 1})
+    result = budwood_cli("data", "check", "rows.jsonl")
+    assert result.exit_code == 2
+    assert "no completion" in result.stdout
+    assert only_object(budwood_cli("data", "check", "rows.jsonl", "--json").stdout)["problems"] == [problem]
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [("0:3", slice(0, 3)), (":2", slice(0, 2)), ("4:", slice(4, None)), ("5", slice(5, 6)), (":", slice(0, None))],
+)
+def test_data_show_takes_a_range(budwood_cli, text, rows):
+    assert budwood_cli("data", "show", "a", "--rows", text).exit_code == 0
+    assert last("show_data") == {"path": Path("a"), "model": None, "rows": rows}
+
+
+@pytest.mark.parametrize("text", ["", "a:b", "-1:2", "1:2:3"])
+def test_data_show_refuses_another_range(budwood_cli, text):
+    result = budwood_cli("data", "show", "a", "--rows", text)
+    assert result.exit_code == 2
+    assert "FROM:TO" in result.stderr
+
+
+def test_data_show_marks_what_is_trained_on(budwood_cli):
+    lines = budwood_cli("data", "show", "rows.jsonl").stdout.splitlines()
+    assert lines[0] == "rows.jsonl:1: 3 tokens, 2 trained on"
+    assert lines[1] == "[b]in⟦ out!⟧"
+    assert lines[2].replace(" ", "") == "5⟦72⟧"
+
+
+def test_eval(budwood_cli):
+    words = "--rows t.jsonl --base org/b --limit 10 --force -q".split()
+    result = budwood_cli("eval", "runs/a", *words)
+    assert last("evaluate") == {
+        "path": Path("runs/a"),
+        "rows": Path("t.jsonl"),
+        "base": "org/b",
+        "limit": 10,
+        "force": True,
+        "progress": False,
+    }
+    assert result.stdout.split() == "200 rows base adapted nll 2.5 0.01 exact_match 0 0.955".split()
+
+
+def test_generate(budwood_cli):
+    flags = "--base b --system s --max-new-tokens 5 --temperature 0.5 --seed 3 --force"
+    result = budwood_cli("generate", "runs/a", "--prompt", "Hi", *flags.split())
+    given = {"path": Path("runs/a"), "prompt": "Hi", "base": "b", "system": "s", "max_new_tokens": 5}
+    assert last("generate") == given | {"temperature": 0.5, "seed": 3, "force": True}
+    assert result.stdout == '{"name":"Anna"} [x]\n'
+    assert "9 tokens in 0.5 s" in result.stderr
+
+
+def test_verify(budwood_cli):
+    result = budwood_cli("verify", "runs/a", "--base", "b", "--force", "--native-only")
+    assert last("open_run") == {"path": Path("runs/a"), "base": "b", "force": True}
+    assert last("verify")["portable"] is False
+    assert result.exit_code == 0
+    assert result.stdout.rstrip().endswith("verified")
+    budwood_cli("verify", "runs/a")
+    assert last("verify")["portable"] is True
+
+
+@pytest.mark.parametrize("command", ["verify", "demo"])
+def test_a_failed_check_is_shown_and_ends_with_4(budwood_cli, library, command):
+    library.VERIFIED.append(False)
+    result = budwood_cli(*COMMANDS[command])
+    assert result.exit_code == 4
+    assert "not verified: logits equal" in result.stdout
+    result = budwood_cli(*COMMANDS[command], "--json")
+    assert result.exit_code == 4
+    report = only_object(result.stdout)
+    assert (report["verify"] if command == "demo" else report)["ok"] is False
+
+
+def test_export(budwood_cli):
+    result = budwood_cli("export", "runs/a", "--to", "gguf", "-o", "out", "--base", "b", "--force")
+    assert last("open_run") == {"path": Path("runs/a"), "base": "b", "force": True}
+    given = last("export")
+    assert (given["kind"], given["out"], given["force"]) == ("gguf", Path("out"), True)
+    assert "123,456" in result.stdout
+
+
+def test_config_schema_is_json_for_people_too(budwood_cli):
+    assert json.loads(budwood_cli("config", "schema").stdout) == {"title": "Recipe", "type": "object"}
+
+
+def test_methods_keep_one_line_a_row_in_a_pipe(budwood_cli):
+    lines = budwood_cli("methods").stdout.splitlines()
+    assert len(lines) == 501
+    assert lines[0].split() == ["method", "evidence", "tuner", "learns", "keeps", "paper"]
+    assert "[φ], ψ" in lines[1] and "merge, export" in lines[1]

@@ -1,0 +1,89 @@
+"""Files are whole or absent; a failing disk has a clear error."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+
+import pytest
+
+from budwood import storage
+from budwood.errors import StorageError
+
+
+def test_text_is_replaced_whole(tmp_path):
+    path = tmp_path / "deep" / "a.json"
+    storage.write_json(path, {"a": 1})
+    storage.write_json(path, {"a": 2})
+    assert storage.read_json(path) == {"a": 2}
+    assert os.listdir(path.parent) == ["a.json"]
+    assert path.stat().st_mode & 0o777 == 0o666 & ~storage._umask()
+
+
+def test_nan_is_no_json(tmp_path):
+    with pytest.raises(ValueError):
+        storage.write_json(tmp_path / "a.json", {"a": float("nan")})
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "a.json"
+    storage.write_json(path, {"a": 1})
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match="the disk is full"):
+        storage.write_json(path, {"a": 2})
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path):
+    with pytest.raises(RuntimeError), storage.new_folder(tmp_path / "run") as staged:
+        (staged / "part").write_text("x")
+        raise RuntimeError
+    assert os.listdir(tmp_path) == []
+    with storage.new_folder(tmp_path / "run") as staged:
+        (staged / "part").write_text("x")
+        assert not (tmp_path / "run").exists()
+    assert (tmp_path / "run" / "part").read_text() == "x"
+
+
+def test_a_folder_is_replaced_only_when_asked(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "old").touch()
+    with pytest.raises(StorageError, match="exists already"), storage.new_folder(tmp_path / "run"):
+        pass
+    with storage.new_folder(tmp_path / "run", replace=True) as staged:
+        (staged / "new").touch()
+    assert os.listdir(tmp_path / "run") == ["new"] and os.listdir(tmp_path) == ["run"]
+
+
+@pytest.mark.parametrize("text", ["No space left on device (os error 28)", "Error while serializing: I/O error: No space left on device"])  # fmt: skip
+def test_other_libraries_words_for_a_full_disk_are_understood(text: str, tmp_path):
+    with pytest.raises(StorageError, match="the disk is full"), storage.guarded(tmp_path):
+        raise RuntimeError(text)
+
+
+def test_other_errors_pass(tmp_path):
+    with pytest.raises(KeyError), storage.guarded(tmp_path):
+        raise KeyError("x")
+
+
+def test_sweep_removes_what_a_kill_left(tmp_path):
+    (tmp_path / f"{storage.PARTIAL}abc").mkdir()
+    (tmp_path / f"{storage.PARTIAL}def").touch()
+    (tmp_path / "kept").touch()
+    storage.sweep(tmp_path)
+    assert os.listdir(tmp_path) == ["kept"]
+
+
+def test_the_cache_is_where_the_user_says(tmp_path, monkeypatch):
+    monkeypatch.setenv("BUDWOOD_CACHE", str(tmp_path / "here"))
+    assert storage.cache_dir() == tmp_path / "here" and (tmp_path / "here").is_dir()
+    monkeypatch.delenv("BUDWOOD_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert storage.cache_dir() == tmp_path / "budwood"
