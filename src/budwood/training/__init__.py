@@ -1,1 +1,1 @@
-
+"""Training: one `transformers.Trainer` with an exact weighted loss, and the files of a run."""

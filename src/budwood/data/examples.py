@@ -1,0 +1,158 @@
+"""Files to the sequences of a run: read, rendered, sifted, counted and split.
+
+Over-long rows are dropped and counted, never cut. The split goes by prompt: rows that ask the same are on one side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from budwood.data.problems import LocatedError, or_raise
+from budwood.data.render import Encoded, Renderer
+from budwood.data.report import DataReport
+from budwood.data.rows import Row, read_rows
+from budwood.data.settings import DataSettings
+from budwood.errors import DataError
+
+Paths = str | Path | Iterable[str | Path]
+BATCH = 256  # rows that are tokenised together
+
+
+@dataclass(frozen=True)
+class ExampleSet:
+    """What to train on and what to evaluate on.
+
+    Attributes:
+        train, evaluation: sequences, in the order of the files.
+        rows: all rows read; `Encoded.row_index` is an index of it.
+        report: the counts.
+    """
+
+    train: list[Encoded]
+    evaluation: list[Encoded]
+    rows: list[Row]
+    report: DataReport
+
+    def rows_of(self, sequences: Iterable[Encoded]) -> list[Row]:
+        """Return the rows that these sequences came from, each once, in order."""
+        return [self.rows[index] for index in dict.fromkeys(one.row_index for one in sequences)]
+
+
+def load_examples(paths: Paths, renderer: Renderer, settings: DataSettings, *, seed: int) -> ExampleSet:
+    """Read files of rows and split them.
+
+    Args:
+        paths: one file or several.
+        renderer: how rows become ids.
+        settings: the longest row, and what is held out; `template` and `system` are the renderer's affair.
+        seed: of the split. The side of a row depends on the seed, its prompt and the other prompts, not on order.
+
+    Raises:
+        DataError: a file or a row cannot be used, a row has no supervised token, or no row is left.
+    """
+    report = DataReport()
+    rows = [row for path in as_paths(paths) for row in read_rows(path)]
+    kept = _kept(rows, 0, renderer, settings, report)
+    if settings.evaluation_file is not None:
+        train, held = kept, _evaluation_file(settings.evaluation_file, rows, renderer, settings, report)
+        asked = {prompt_key(rows[one[0].row_index]) for one in held}
+        report.overlap = sum(prompt_key(rows[one[0].row_index]) in asked for one in train)
+    else:
+        chosen = held_out([rows[one[0].row_index] for one in kept], settings, seed)
+        train = [one for i, one in enumerate(kept) if i not in chosen]
+        held = [one for i, one in enumerate(kept) if i in chosen]
+    report.train_rows, report.evaluation_rows = len(train), len(held)
+    return ExampleSet(_flat(train), _flat(held), rows, report)
+
+
+def as_paths(paths: Paths) -> list[Path]:
+    """Return one path or several as a list."""
+    return [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
+
+
+def sift(row: Row, sequences: list[Encoded], renderer: Renderer, settings: DataSettings, report: DataReport) -> bool:
+    """Count a rendered row, and return whether it is kept.
+
+    Raises:
+        DataError: no token of it is supervised.
+    """
+    longest = max(len(one.input_ids) for one in sequences)
+    if any(one.supervised == 0 for one in sequences):
+        problem = "no token of the row would be learned"
+        raise LocatedError(problem, action="look at it with `budwood data show`", origin=row.origin)
+    if renderer.writes_special(row):
+        report.remark("the text itself holds a special token of the tokenizer", row.origin)
+    if longest > settings.max_length:
+        report.drop(f"longer than max_length = {settings.max_length} tokens", row.origin)
+        return False
+    if not any(any(one.loss_weights) for one in sequences):
+        report.drop("weight 0", row.origin)
+        return False
+    report.keep(sequences)
+    return True
+
+
+def _kept(
+    rows: Sequence[Row], first_index: int, renderer: Renderer, settings: DataSettings, report: DataReport
+) -> list[list[Encoded]]:
+    """Render rows and return the sequences of each that is kept."""
+    kept = []
+    for row, sequences in zip(rows, _rendered(rows, first_index, renderer)):
+        report.read(row)
+        if sift(row, sequences, renderer, settings, report):
+            kept.append(sequences)
+    if not kept:
+        raise _none_left(rows, report)
+    return kept
+
+
+def _rendered(rows: Sequence[Row], first_index: int, renderer: Renderer) -> Iterator[list[Encoded]]:
+    for start in range(0, len(rows), BATCH):
+        yield from or_raise(renderer.encode_rows(rows[start : start + BATCH], first_index + start))
+
+
+def _none_left(rows: Sequence[Row], report: DataReport) -> DataError:
+    reasons = "; ".join(f"{reason}: {where.count}, first {where.first[0]}" for reason, where in report.dropped.items())
+    problem = f"none of {len(rows)} rows can be used: {reasons}"
+    return DataError(problem, action="raise max_length, or shorten the rows")
+
+
+def _evaluation_file(
+    path: Path, rows: list[Row], renderer: Renderer, settings: DataSettings, report: DataReport
+) -> list[list[Encoded]]:
+    """Read the rows to evaluate on, and append them to `rows`."""
+    first, held = len(rows), list(read_rows(path))
+    rows += held
+    return _kept(held, first, renderer, settings, report)
+
+
+def prompt_key(row: Row) -> str:
+    """What stands before the first trained turn, up to white space: rows with one key ask the same."""
+    return json.dumps([(message.role, " ".join(message.content.split())) for message in row.prompt])
+
+
+def held_out(rows: Sequence[Row], settings: DataSettings, seed: int) -> set[int]:
+    """Choose rows for evaluation by the hash of seed and prompt, whole prompts at a time.
+
+    Returns:
+        Indices of rows: at most `evaluation_rows_max`, and about `evaluation_fraction` of all. A prompt that many rows
+        share is held out only if it fits; the last prompt is never, so that training has some.
+    """
+    groups: dict[str, list[int]] = {}
+    for index, row in enumerate(rows):
+        groups.setdefault(prompt_key(row), []).append(index)
+    wanted = min(int(settings.evaluation_fraction * len(rows) + 0.5), settings.evaluation_rows_max)
+    order = sorted(groups, key=lambda key: hashlib.sha256(f"{seed}:{key}".encode()).digest())
+    chosen: set[int] = set()
+    for key in order[:-1]:
+        if len(chosen) + len(groups[key]) <= wanted:
+            chosen.update(groups[key])
+    return chosen
+
+
+def _flat(kept: Iterable[list[Encoded]]) -> list[Encoded]:
+    return [sequence for sequences in kept for sequence in sequences]

@@ -1,0 +1,68 @@
+"""What a model is trained and evaluated on, and the evaluation itself: an exact loss over all rows, and probes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list, send_to_device
+from torch import Tensor, nn
+
+from budwood.training.batches import evaluation_batches
+from budwood.training.loss import weighted_nll
+
+if TYPE_CHECKING:
+    from budwood.data.render import Encoded
+
+Collate = Callable[[list["Encoded"]], dict[str, Tensor]]
+Probe = Callable[[nn.Module], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Feed:
+    """The data of a run.
+
+    Attributes:
+        train, evaluation: encoded rows.
+        collate: makes a padded batch of rows.
+        probes: further figures to take of the model at each evaluation, by name.
+    """
+
+    train: Sequence[Encoded]
+    evaluation: Sequence[Encoded]
+    collate: Collate
+    probes: Mapping[str, Probe]
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether there is anything to evaluate."""
+        return bool(self.evaluation or self.probes)
+
+
+def evaluation_loss(model: nn.Module, feed: Feed, batch_size: int, accelerator: Accelerator) -> float:
+    """Return Σ w·nll / Σ w over all evaluation rows, in nats; each process computes its share, and all get the result.
+
+    The batch size changes nothing but the rounding. Where no target has a weight the loss is 0.
+    """
+    total = torch.zeros(2, dtype=torch.float64)
+    for rows in evaluation_batches(feed.evaluation, batch_size, accelerator.process_index, accelerator.num_processes):
+        batch = send_to_device(feed.collate(rows), accelerator.device)
+        total += torch.stack(weighted_nll(model, batch)).cpu().double()
+    if accelerator.num_processes > 1:
+        total = accelerator.reduce(total.to(accelerator.device), "sum")
+    nll, weight = total.tolist()
+    return nll / (weight or 1.0)
+
+
+def probe(model: nn.Module, feed: Feed, accelerator: Accelerator) -> dict[str, float]:
+    """Return the figures of all probes as `name/figure`. They run in the main process; the others wait for it."""
+    figures: list[dict[str, float]] = [{}]
+    if accelerator.is_main_process:
+        taken = {name: take(model) for name, take in feed.probes.items()}
+        figures = [{f"{name}/{key}": float(value) for name, found in taken.items() for key, value in found.items()}]
+    if accelerator.num_processes > 1:
+        broadcast_object_list(figures)
+    return figures[0]

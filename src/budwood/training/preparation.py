@@ -1,0 +1,107 @@
+"""Before training: what is refused, the Trainer's arguments, and the model made ready."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel, TrainingArguments
+
+from budwood.errors import ConfigError, DataError, NotSupportedError
+from budwood.training.feed import Feed
+from budwood.training.folder import RunFolder
+from budwood.training.loss import IGNORED, language_model
+from budwood.training.settings import TrainingSettings
+
+
+def require_usable(model: nn.Module, feed: Feed, settings: TrainingSettings) -> None:
+    language_model(model)
+    if settings.learning_rate is None:
+        raise ConfigError("no learning rate was given", action="set training.learning_rate")
+    if settings.patience is not None and not feed.evaluation:
+        raise ConfigError(
+            f"training.patience is {settings.patience}, and there are no evaluation rows",
+            action="hold rows out with data.evaluation_fraction, or give no patience",
+        )
+    for tracker in settings.trackers:
+        if importlib.util.find_spec(tracker) is None:
+            raise ConfigError(f"the tracker {tracker} is not installed", action=f"pip install {tracker}")
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    if not trainable:
+        raise ConfigError("no parameter of the model requires gradients", action="attach an adapter first")
+    if any(p.dtype == torch.float16 for p in model.parameters()):
+        raise NotSupportedError(
+            "the model is in float16, whose range is too small for gradients", action="load it in bfloat16 or float32"
+        )
+    if not any(
+        w > 0 for row in feed.train for w, label in zip(row.loss_weights[1:], row.labels[1:]) if label != IGNORED
+    ):
+        raise DataError(f"none of {len(feed.train)} training rows has a token with a weight above 0")
+
+
+def training_arguments(
+    model: nn.Module, settings: TrainingSettings, folder: RunFolder, seed: int, *, evaluates: bool
+) -> TrainingArguments:
+    """Return the Trainer's arguments. Intervals are left out: `Flow` decides."""
+    device = next(model.parameters()).device
+    arguments = TrainingArguments(
+        output_dir=str(folder.path),
+        per_device_train_batch_size=settings.batch_size,
+        gradient_accumulation_steps=settings.accumulate,
+        num_train_epochs=settings.epochs,
+        max_steps=settings.max_steps or -1,
+        learning_rate=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+        adam_beta1=settings.betas[0],
+        adam_beta2=settings.betas[1],
+        max_grad_norm=settings.max_grad_norm,
+        logging_nan_inf_filter=False,  # it would put an average in place of a NaN
+        eval_strategy="no",
+        eval_on_start=evaluates,
+        save_strategy="no",
+        report_to=list(settings.trackers) or "none",
+        disable_tqdm=True,
+        seed=seed,
+        use_cpu=device.type == "cpu",
+        remove_unused_columns=False,
+        ddp_find_unused_parameters=False,  # each trainable tensor gets a gradient, or the run is refused
+    )
+    arguments._n_gpu = min(1, arguments.n_gpu)  # never the deprecated DataParallel over all devices in sight
+    if arguments.deepspeed or arguments.fsdp:
+        raise NotSupportedError("sharded training is not supported", action="use one process a device (DDP)")
+    return arguments
+
+
+@contextlib.contextmanager
+def ready(model: nn.Module, settings: TrainingSettings) -> Iterator[None]:
+    """Set the model up for training, and put it into evaluation mode at the end, its configuration as it was."""
+    core = language_model(model)
+    use_cache = core.config.use_cache
+    try:
+        with _checkpointed(core) if settings.gradient_checkpointing else contextlib.nullcontext():
+            yield
+    finally:
+        core.config.use_cache = use_cache
+        model.eval()
+
+
+@contextlib.contextmanager
+def _checkpointed(core: PreTrainedModel) -> Iterator[None]:
+    """Compute activations a second time in the backward pass. Never re-entrant: shared parameters would fire twice.
+
+    The output of the frozen embedding is made to require gradients, or nothing behind it would get any.
+    """
+    if hasattr(core, "activation_checkpointing_enable"):  # its name in newer versions of transformers
+        enable, disable = core.activation_checkpointing_enable, core.activation_checkpointing_disable
+    else:
+        enable, disable = core.gradient_checkpointing_enable, core.gradient_checkpointing_disable
+    enable({"use_reentrant": False})
+    core.enable_input_require_grads()
+    try:
+        yield
+    finally:
+        disable()
+        core.disable_input_require_grads()
