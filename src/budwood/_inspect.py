@@ -156,12 +156,18 @@ def evaluate(
         NLL (nats a token), exact match and ROUGE-L of "adapted" and "base", and their paired differences.
     """
     from budwood.data.rows import read_rows
-    from budwood.evals import evaluate_beside_base
+    from budwood.evals.evaluate import with_base
+    from budwood.evals.progress import progress_shown
     from budwood.run import open_run
 
     wanted = list(islice(read_rows(Path(rows)), limit))
     loaded = open_run(path, base=base, force=force).open()
-    return evaluate_beside_base(loaded.model, wanted, loaded.renderer, progress=progress).to_dict()
+    with progress_shown(progress) as show:
+        compared = with_base(loaded.model, wanted, loaded.renderer, progress=show)
+    metrics = ("nll", "exact_match", "rouge_l")
+    results = {"adapted": compared.adapted.to_dict(), "base": compared.base.to_dict()}
+    found = {name: {metric: result[metric] for metric in metrics} for name, result in results.items()}
+    return {"rows": compared.adapted.rows, **found, "details": compared.to_dict()}
 
 
 def generate(

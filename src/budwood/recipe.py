@@ -41,7 +41,12 @@ class EvidenceSettings(BaseModel):
         """Return the evidence as the public API knows it."""
         if self.kind == "instruction":
             return Instruction(self.text or "", self.pairs)
-        return {"examples": Examples, "documents": Documents, "repair": Repair}[self.kind](tuple(self.paths))
+        kinds: dict[str, type[Examples | Documents | Repair]] = {
+            "examples": Examples,
+            "documents": Documents,
+            "repair": Repair,
+        }
+        return kinds[self.kind](tuple(self.paths))
 
 
 class RecipeBase(BaseModel):

@@ -13,13 +13,13 @@ from peft import PeftModel
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from budwood import facts, peft, storage
+from budwood import facts, peft
 from budwood.data.render import Renderer
 from budwood.errors import AdapterError, BaseMismatchError, NotSupportedError, nearest
 from budwood.export.card import CardFacts
 from budwood.export.checks import Check, VerifyReport
 from budwood.export.foreign import AdapterInfo, inspect_adapter, load_foreign
-from budwood.export.logits import probe_inputs, probe_logits
+from budwood.export.logits import adapted_logits, probe_inputs
 from budwood.export.portable import ExportResult, export_lora
 from budwood.export.verify import NativeBase, verify_native, verify_portable
 from budwood.facts import AdapterFacts
@@ -114,7 +114,7 @@ class Run:
         """
         loaded = self.open()
         inputs = probe_inputs(loaded.tokenizer, seed=0)
-        report = verify_native(loaded.model, self.adapter, self._native(loaded.base), inputs)
+        report = verify_native(loaded.model, self.adapter, native_base(loaded.base), inputs)
         if not portable:
             return report
         with tempfile.TemporaryDirectory(prefix="budwood-") as folder:
@@ -141,16 +141,15 @@ class Run:
             raise NotSupportedError(f"there is no export to {kind!r}", action=nearest(kind, EXPORTS))
         self.info.require("export")
         loaded = self.open()
-        with storage.new_folder(out, replace=force) as staged:
-            result = self._portable(loaded, staged / "lora")
-            self._check_portable(loaded, staged / "lora", probe_inputs(loaded.tokenizer, seed=0)).require()
-            _lift(staged / "lora", staged)
-        return result.moved_to(Path(out))
+        inputs = probe_inputs(loaded.tokenizer, seed=0)
+        return self._portable(
+            loaded,
+            Path(out),
+            replace=force,
+            inspect=lambda folder: self._check_portable(loaded, folder, inputs).require(),
+        )
 
-    def _native(self, base: Base) -> NativeBase:
-        return native_base(base)
-
-    def _portable(self, loaded: Loaded, folder: Path) -> ExportResult:
+    def _portable(self, loaded: Loaded, folder: Path, **options: Any) -> ExportResult:
         return export_lora(
             loaded.model,
             folder,
@@ -158,10 +157,11 @@ class Run:
             revision=self.source.revision,
             card=self._card(),
             tokenizer=loaded.tokenizer,
+            **options,
         )
 
     def _check_portable(self, loaded: Loaded, folder: Path, inputs: Tensor) -> VerifyReport:
-        wanted = probe_logits(loaded.model, inputs)
+        wanted = adapted_logits(loaded.model, inputs)
         return verify_portable(folder, self.source.folder, wanted, inputs, loaded.model.dtype)
 
     def _card(self) -> CardFacts:
@@ -239,12 +239,6 @@ def _check_base(said: AdapterFacts, source: Source, force: bool) -> None:
         wanted="the same weights",
         action="give the right base with --base, or --force if the difference does not matter",
     )
-
-
-def _lift(inner: Path, outer: Path) -> None:
-    for entry in inner.iterdir():
-        entry.rename(outer / entry.name)
-    inner.rmdir()
 
 
 def _card_metrics(metrics: dict[str, Any]) -> dict[str, Any]:

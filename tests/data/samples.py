@@ -49,6 +49,12 @@ TWO_ENDS = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|eot_id|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% else %}{{ eos_token }}{% endif %}"
 )
+# A mark that is an added token, but not special, stands between an answer and its end.
+CLOSES = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] }}"
+    "{% if m['role'] == 'assistant' %}{{ '</answer>' }}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
 # Asks for an answer in another way than it writes one.
 OPENS_ELSEWHERE = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
@@ -63,6 +69,7 @@ TEMPLATES = {
     "marked": MARKED,
     "endless": ENDLESS,
     "two ends": TWO_ENDS,
+    "closes": CLOSES,
     "none": None,
 }
 SPECIALS = ["<|im_start|>", "<|im_end|>", "<|head|>", "<|body|>", "<|eot_id|>"]
@@ -70,13 +77,15 @@ SPECIALS = ["<|im_start|>", "<|im_end|>", "<|head|>", "<|body|>", "<|eot_id|>"]
 MERGES = [("Ċ", "Ċ"), ("Ċ", "a"), ("Ġ", "Ġ"), ("Ġ", "a"), (":", "Ġ"), ("b", "a"), ("]", "Ġ"), ("Ċ", "Ġ")]
 
 
-def byte_tokenizer(template: str | None = None, *, bos: bool = False, merges=()) -> PreTrainedTokenizerFast:
-    """A byte-level BPE whose merges cross white space; with `bos` it adds <s> by itself."""
+def byte_tokenizer(
+    template: str | None = None, *, bos: bool = False, merges=(), words: bool = False
+) -> PreTrainedTokenizerFast:
+    """A byte-level BPE; with `bos` it adds <s> by itself. Its merges cross white space unless `words` cuts there."""
     vocabulary = {char: i for i, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     for left, right in merges:
         vocabulary[left + right] = len(vocabulary)
     core = Tokenizer(models.BPE(vocab=vocabulary, merges=list(merges)))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words)
     core.decoder = decoders.ByteLevel()
     return _finished(core, template, bos)
 
@@ -92,6 +101,7 @@ def space_tokenizer(template: str | None = None) -> PreTrainedTokenizerFast:
 
 def _finished(core: Tokenizer, template: str | None, bos: bool) -> PreTrainedTokenizerFast:
     core.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in ("<s>", "</s>", *SPECIALS)])
+    core.add_tokens([AddedToken("</answer>", special=False, normalized=False)])
     if bos:
         pair = ("<s>", core.token_to_id("<s>"))
         core.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A $B", special_tokens=[pair])

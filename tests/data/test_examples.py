@@ -58,7 +58,7 @@ def test_the_split_depends_on_seed_and_prompt_not_on_order_or_renderer(tmp_path)
 
 
 def test_identical_prompts_are_on_one_side(tmp_path):
-    rows = [{"prompt": f"q  {i % 12}" if i % 2 else f"q {i % 12}", "completion": str(i)} for i in range(60)]
+    rows = [{"prompt": f"q  {i % 12}" if i // 12 % 2 else f"q {i % 12}", "completion": str(i)} for i in range(60)]
     for seed in range(20):
         found = load(write(tmp_path / "a.jsonl", rows), seed=seed, evaluation_fraction=0.4)
         sides = [{" ".join(p.split()) for p in prompts(found, part)} for part in (found.train, found.evaluation)]

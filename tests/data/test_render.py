@@ -12,7 +12,7 @@ from tests.data import samples
 from tests.data.samples import MERGES, TEMPLATES, byte_tokenizer, row, space_tokenizer
 
 END = {"chatml": "<|im_end|>", "headers": "<|eot_id|>", "forgets": "<|im_end|>", "marked": "<|im_end|>"}
-END |= {"two ends": "<|eot_id|>"}
+END |= {"two ends": "<|eot_id|>", "closes": "<|im_end|>"}
 WRITES_BOS = ("headers", "brackets")
 
 
@@ -53,13 +53,13 @@ def check_row(renderer: Renderer, source: Row, bos: int, end: str, same=lambda c
 
 
 @pytest.mark.parametrize("bos", [False, True])
-@pytest.mark.parametrize("merges", [(), MERGES])
+@pytest.mark.parametrize(("merges", "words"), [((), False), (MERGES, False), (MERGES, True)])
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_properties_of_random_rows(name, merges, bos):
-    rng = random.Random(f"{name} {bos} {len(merges)}")
-    renderer = Renderer(byte_tokenizer(TEMPLATES[name], bos=bos, merges=merges))
+def test_properties_of_random_rows(name, merges, words, bos):
+    rng = random.Random(f"{name} {bos} {len(merges)} {words}")
+    renderer = Renderer(byte_tokenizer(TEMPLATES[name], bos=bos, merges=merges, words=words))
     same = str.strip if name == "headers" else lambda content: content
-    for _ in range(60):
+    for _ in range(40):
         contents = [samples.text(rng) for _ in range(2 * rng.randint(1, 3))]
         source = row(*contents, continues=len(contents) == 2 and rng.random() < 0.5)
         check_row(renderer, source, int(bos or name in WRITES_BOS), END.get(name, "</s>"), same)
@@ -108,6 +108,14 @@ def test_tokens_that_would_join_prompt_and_answer_are_kept_apart():
     (one,) = Renderer(tokenizer).encode(row("Q: ", "a", continues=True))
     assert tokenizer.convert_ids_to_tokens(one.input_ids) == ["Q", ":Ġ", "a", "</s>"]
     assert [tokenizer.decode(one.input_ids[a:b]) for a, b in spans(one)] == ["a</s>"]
+
+
+def test_tokens_that_change_before_the_boundary_are_those_of_the_prompt():
+    """Two line feeds are one token at the end of a text, and two before a word: no token joins prompt and answer."""
+    tokenizer = byte_tokenizer(merges=MERGES[:1], words=True)
+    assert tokenizer.tokenize("q\n\n") == ["q", "ĊĊ"] and tokenizer.tokenize("q\n\nb") == ["q", "Ċ", "Ċ", "b"]
+    (one,) = Renderer(tokenizer).encode(row("q\n\n", "b", continues=True))
+    assert tokenizer.convert_ids_to_tokens(one.input_ids) == ["q", "ĊĊ", "b", "</s>"]
 
 
 def test_a_continuation_gets_no_space_of_its_own():

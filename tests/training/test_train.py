@@ -347,3 +347,19 @@ def test_nothing_is_written_to_standard_output(tmp_path, capfd):
     out, err = capfd.readouterr()
     assert out == ""
     assert "step 5/5" in err and "eval" in err
+
+
+def test_a_file_that_grows_over_the_limit_of_the_system(tmp_path):
+    """The system's own error, from the files that are really written: state.pt is over the limit, the others not."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        with pytest.raises(StorageError, match="larger than this system allows"):
+            run(tmp_path / "run", lora_model(), save_every=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    status = read_status(tmp_path / "run")
+    assert (status["state"], status["exit_code"], status["error"]["type"]) == ("failed", 3, "StorageError")
+    assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
+    assert run(tmp_path / "run", lora_model(), save_every=2, resume=True).steps == 5

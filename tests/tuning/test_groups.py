@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from budwood.errors import ConfigError
-from budwood.tuning.groups import Grouping, Member, check_members, check_ranks, check_share, rank_of
+from budwood.tuning.groups import Grouping, Member, check_members, check_ranks, check_share, kind_of, rank_of
 
 
 def member(layer: int, leaf: str, place: str = "input", width: int = 8) -> Member:
-    return Member(f"model.layers.{layer}.attn.{leaf}", place, width)
+    return Member(f"model.layers.{layer}.attn.{leaf}", leaf, place, width)
 
 
 def names(grouping: Grouping, leaves=("q", "v"), layers: int = 5) -> set[str]:
@@ -43,8 +43,8 @@ def test_names_do_not_depend_on_which_layers_are_adapted():
 
 
 def test_modules_outside_the_layers_have_a_block_of_their_own():
-    outside = Member("model.project", "input", 8)
-    assert outside.layer is None and outside.leaf == "project"
+    outside = Member("model.project", "project", "input", 8)
+    assert outside.layer is None
     assert Grouping(depth=False).name(outside) == "project-input-8-outside"
     assert Grouping().name(outside) == "project-input-8"
 
@@ -78,3 +78,12 @@ def test_bad_shares_are_refused():
         check_share([["q"], ["v", "q"]])
     with pytest.raises(ConfigError, match="did you mean 'q'"):
         check_members(Grouping([["qq", "v"]]), [member(0, "q"), member(0, "v")])
+
+
+def test_the_kind_is_the_longest_target_that_matches():
+    assert kind_of("h.0.attn.c_proj", ["attn.c_proj", "mlp.c_proj"]) == "attn.c_proj"
+    assert kind_of("h.0.attn.c_proj", {"c_proj", "h.0.attn.c_proj"}) == "h.0.attn.c_proj"
+    assert kind_of("h.0.attn.c_proj", ["c_proj"]) == kind_of("h.0.mlp.c_proj", ["c_proj"]) == "c_proj"
+    assert kind_of("h.0.attn.c_proj", r".*c_proj") == kind_of("h.0.attn.c_proj", None) == "c_proj"
+    member = Member("h.0.attn.c_proj", "attn.c_proj", "input", 8)
+    assert Grouping().name(member) == "attn-c_proj-input-8"

@@ -163,16 +163,7 @@ class Renderer:
             source: a row (up to its last trained turn), a conversation to be answered, or a text: a user's message
                 under a chat template, and text to be continued under the plain one.
         """
-        if isinstance(source, Row):
-            layout, origin, messages = (
-                self._layout(source),
-                source.origin,
-                list(source.messages[: source.last_trained]),
-            )
-        elif isinstance(source, str):
-            layout, origin, messages = self._continuation, None, [Message("user", source)]
-        else:
-            layout, origin, messages = self._conversation, None, list(source)
+        layout, origin, messages = self._asked(source)
         messages = self._with_system(messages)
         try:
             ids = self._tokens.encode([layout.write(messages, True)])[0] if messages else []
@@ -196,6 +187,14 @@ class Renderer:
     def writes_special(self, row: Row) -> bool:
         """Whether the row's own text holds a special token: mostly a row that was put into a template before."""
         return any(self._special.search(message.content) for message in row.messages)
+
+    def _asked(self, source: Row | Sequence[Message] | str) -> tuple[Layout, Origin | None, list[Message]]:
+        """The layout, the place and the messages of what is to be answered."""
+        if isinstance(source, Row):
+            return self._layout(source), source.origin, list(source.messages[: source.last_trained])
+        if isinstance(source, str):
+            return self._continuation, None, [Message("user", source)]
+        return self._conversation, None, list(source)
 
     def _layout(self, row: Row) -> Layout:
         return self._continuation if row.continues else self._conversation

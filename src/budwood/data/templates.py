@@ -154,9 +154,7 @@ def _probed(write: Writer, tokenizer: PreTrainedTokenizerBase, system: str | Non
 def _first_end(tail: str, tokenizer: PreTrainedTokenizerBase) -> tuple[str, int] | None:
     """Return the first special token after an answer, with its id; an added token that is not special is second."""
     added = [(token.content, index, token.special) for index, token in tokenizer.added_tokens_decoder.items()]
-    there = [
-        one for one in added if one[0] in tail and (one[0] != tokenizer.bos_token or one[0] == tokenizer.eos_token)
-    ]
+    there = [one for one in added if one[0] in tail]
     there.sort(key=lambda one: (not one[2], tail.index(one[0]), -len(one[0])))
     return there[0][:2] if there else None
 

@@ -43,9 +43,14 @@ class Check:
         return {name: str(v) if isinstance(v, float) and not math.isfinite(v) else v for name, v in vars(self).items()}
 
     def __str__(self) -> str:
-        limit = "" if self.limit is None else f" (limit {self.limit:.3g})"
         value = f"{self.value:.3g}" if isinstance(self.value, float) else self.value
-        return f"{'ok  ' if self.ok else 'FAIL'} {self.name}: {value}{limit}{'; ' + self.note if self.note else ''}"
+        parts = [
+            f"{'ok  ' if self.ok else 'FAIL'} {self.name}",
+            "" if value is None else f": {value}",
+            "" if self.limit is None else f" (limit {self.limit:.3g})",
+            f"; {self.note}" if self.note else "",
+        ]
+        return "".join(parts)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ The padding and the folding are exact: ΔW of every module is what the trained a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ class ExportResult:
         }
 
 
-def export_lora(
+def export_lora(  # noqa: PLR0913
     model: PeftModel,
     out: Path,
     *,
@@ -72,6 +72,8 @@ def export_lora(
     adapter: str = "default",
     tokenizer: PreTrainedTokenizerBase | None = None,
     dtype: torch.dtype = torch.float32,
+    replace: bool = False,
+    inspect: Callable[[Path], object] = lambda folder: None,
 ) -> ExportResult:
     """Write the adapter of `model` as a portable LoRA folder; whole, or not at all.
 
@@ -84,6 +86,8 @@ def export_lora(
         adapter: which adapter of `model`.
         tokenizer: its files and chat template are put beside the weights.
         dtype: of the tensors. fp32 keeps the export within rounding of the trained adapter.
+        replace: whether a folder that is there already may be replaced.
+        inspect: called with the written folder before it appears at `out`; if it raises, nothing appears.
 
     Raises:
         NotSupportedError: the adapter is no LoRA, or one that a consumer would misread; the message says why.
@@ -100,7 +104,7 @@ def export_lora(
     notes = _notes(base, factors, rank, served)
     targets = describe(factors, _module_names(base))
     config = _peft_config(served, targets, _stores_transposed(base, factors))
-    with new_folder(out) as folder:
+    with new_folder(out, replace=replace) as folder:
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
             (folder / "added_tokens.json").unlink(missing_ok=True)  # SGLang reads it as new words of the vocabulary
@@ -109,6 +113,7 @@ def export_lora(
         write_text(
             folder / "README.md", model_card(card, CardUse(task or "", served.commands(served.folder.name), notes))
         )
+        inspect(folder)
     size = (served.folder / WEIGHTS).stat().st_size
     return ExportResult(served.folder, "lora", size, rank, len(factors), served.commands(str(served.folder)), notes)
 

@@ -32,15 +32,17 @@ def _lora(settings: LoraSettings, model: PreTrainedModel) -> LoraConfig:
     from peft import LoraConfig
 
     from budwood.models import resolve_targets
-    from budwood.tuning.targets import task_type
+    from budwood.tuning.targets import stores_transposed, task_type
 
     alpha = 2 * settings.rank if settings.alpha is None else settings.alpha
+    targets = resolve_targets(model, ["all"] if settings.targets == "all" else settings.targets)
     return LoraConfig(
         r=settings.rank,
         lora_alpha=int(alpha) if float(alpha).is_integer() else alpha,
         lora_dropout=settings.dropout,
-        target_modules=resolve_targets(model, ["all"] if settings.targets == "all" else settings.targets),
+        target_modules=targets,
         layers_to_transform=settings.layers,
+        fan_in_fan_out=stores_transposed(model, targets),
         task_type=task_type(model),
     )
 

@@ -19,6 +19,7 @@ class _Meaning(NamedTuple):
 _LOGIN = "if you have access, log in with `hf auth login`"
 _CONNECT = "check the connection and try again; a model that is already cached works without one"
 _DOWNLOAD = "download it where there is a connection: `hf download {name}`"
+_NO_FILE = _Meaning("a file of {name} is missing on the hub", "see its files at {page}")
 
 HUB_ERRORS = {
     "GatedRepoError": _Meaning(
@@ -33,11 +34,15 @@ HUB_ERRORS = {
     "IncompleteSnapshotError": _Meaning("the cached copy of {name} is incomplete, and the hub is away", _DOWNLOAD),
     "OfflineModeIsEnabled": _Meaning("{name} is not cached, and HF_HUB_OFFLINE forbids the hub", _DOWNLOAD),
     "LocalEntryNotFoundError": _Meaning("{name} is not cached, and the hub cannot be reached", _CONNECT),
-    "EntryNotFoundError": _Meaning("a file of {name} is missing on the hub", "see its files at {page}"),
+    "RemoteEntryNotFoundError": _NO_FILE,
+    "EntryNotFoundError": _NO_FILE,
     "LocalTokenNotFoundError": _Meaning("{name} needs a login", _LOGIN),
     "HFValidationError": _Meaning("{name!r} is not the name of a hub repository", "write it as org/name"),
     "BadRequestError": _Meaning("the hub refused the request for {name}", "check the name and the revision"),
     "FileMetadataError": _Meaning("the hub's answer about {name} has no file data", "a proxy may cut it; " + _CONNECT),
+    "XetDownloadError": _Meaning(
+        "the download of {name} broke off", "run the same command again: it goes on from there"
+    ),
     "CorruptedCacheException": _Meaning("the hub's cache of {name} is damaged", "remove it with `hf cache rm`"),
     "CacheNotFound": _Meaning("the hub's cache folder is missing", "check HF_HOME"),
     "HfHubHTTPError": _Meaning("the hub answered with an error for {name}", "try again later"),
@@ -114,14 +119,16 @@ def _first_line(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def no_progress_bars() -> Iterator[None]:
-    """Keep transformers' progress bars off standard error, and put its switch back afterwards."""
+def quiet_transformers() -> Iterator[None]:
+    """Keep transformers' progress bars and reports off standard error, and put its switches back afterwards."""
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
+    bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
-        if shown:
+        logging.set_verbosity(verbosity)
+        if bars:
             logging.enable_progress_bar()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import gguf
 
 from budwood.errors import ModelError, StorageError
-from budwood.models.borders import loading_errors, no_progress_bars
+from budwood.models.borders import loading_errors, quiet_transformers
 from budwood.models.files import CONFIG, is_whole, weight_files
 from budwood.models.fingerprint import fingerprint_file
 from budwood.models.gguf_header import GgufHeader, read_header
@@ -79,7 +79,7 @@ def _check_room(place: Path, header: GgufHeader) -> None:
 
 def _convert(file: Path, header: GgufHeader, folder: Path) -> None:
     what = f"{file} (GGUF, architecture {header.architecture})"
-    with no_progress_bars():
+    with quiet_transformers():
         with loading_errors(what):
             model = _load_model(file, header)
             tokenizer = _load_tokenizer(file, header, model)

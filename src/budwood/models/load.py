@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTr
 
 from budwood.errors import ModelError, UsageError, nearest
 from budwood.models.architecture import is_native, model_class, read_config
-from budwood.models.borders import loading_errors, no_progress_bars
+from budwood.models.borders import loading_errors, quiet_transformers
 from budwood.models.precision import choose_device, choose_dtype
 from budwood.models.quantisation import quantisation_config
 from budwood.models.reference import ModelReference
@@ -83,7 +83,7 @@ def _has_tokenizer(folder: Path) -> bool:
 
 
 def _settle_padding(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
-    rows = config.get_text_config().vocab_size
+    rows = config.get_text_config().to_dict().get("vocab_size", len(tokenizer))
     candidates = (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id, tokenizer.bos_token_id, 0)
     chosen = next(token for token in candidates if token is not None and token < rows)
     if chosen != tokenizer.pad_token_id:
@@ -122,21 +122,24 @@ def load_base(
         raise UsageError(f"no attention called {attention!r}", wanted=nearest(attention, ATTENTIONS))
     source = source if isinstance(source, Source) else locate(source)
     config = load_config(source, trust_remote_code=trust_remote_code)
-    options = {} if attention == "auto" else {"attn_implementation": attention}
-    quantisation = quantisation_config(source.reference, config, precision)
-    if quantisation is not None:
+    options: dict[str, Any] = {"dtype": precision}
+    if attention != "auto":
+        options["attn_implementation"] = attention
+    if quantisation := quantisation_config(source.reference, config, precision):
         options["quantization_config"] = quantisation
-    model = _load_model(source, config, dtype=precision, device_map={"": place}, **options)
+    if quantisation or place.type != "cpu":  # a device map on a plain CPU model would only puzzle the Trainer
+        options["device_map"] = {"": place}
+    model = _load_model(source, config, options)
     reads_text = model.main_input_name == "input_ids" or _has_tokenizer(source.folder)
     tokenizer = load_tokenizer(source, trust_remote_code=trust_remote_code) if reads_text else None
     return Base(model, tokenizer, source)
 
 
-def _load_model(source: Source, config: PreTrainedConfig, **options: Any) -> PreTrainedModel:
+def _load_model(source: Source, config: PreTrainedConfig, options: dict[str, Any]) -> PreTrainedModel:
     """Read the weights; a weight that the files lack is an error, not a random number."""
     if not is_native(config):
-        options["trust_remote_code"] = True
-    with loading_errors(str(source.reference)), no_progress_bars():
+        options = options | {"trust_remote_code": True}
+    with loading_errors(str(source.reference)), quiet_transformers():
         model, report = model_class(config).from_pretrained(
             source.folder,
             config=config,
@@ -151,6 +154,8 @@ def _load_model(source: Source, config: PreTrainedConfig, **options: Any) -> Pre
             wanted="weights and configuration of the same model",
             action="check 'architectures' in its config.json, and that the copy is complete",
         )
+    if unexpected := sorted(report["unexpected_keys"]):
+        log.warning("%s: %d weights are not used, first %s", source.reference, len(unexpected), unexpected[0])
     return model.requires_grad_(False).eval()
 
 

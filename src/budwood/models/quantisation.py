@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 from typing import Any
 
 import torch
-from transformers import BitsAndBytesConfig, PreTrainedConfig
+from transformers import BitsAndBytesConfig, PreTrainedConfig, QuantoConfig
 
 from budwood.errors import ModelError
 from budwood.models.reference import ModelReference
 
-_BACKENDS = {"nf4": "bitsandbytes", "fp4": "bitsandbytes", "int8": "bitsandbytes", "int4": "torchao"}
-GROUP_SIZE = 128  # weights that share one scale, for int4
+_BACKENDS = {"nf4": "bitsandbytes", "fp4": "bitsandbytes", "int8": "bitsandbytes", "int4": "optimum.quanto"}
 
 
 def quantisation_config(reference: ModelReference, config: PreTrainedConfig, compute: torch.dtype) -> Any:
@@ -33,7 +31,7 @@ def quantisation_config(reference: ModelReference, config: PreTrainedConfig, com
     if "quantization_config" in config.to_dict():
         raise ModelError(f"{reference.location} is quantised already", action=f"drop '+{kind}'")
     backend = _BACKENDS[kind]
-    if importlib.util.find_spec(backend) is None:
+    if not _installed(backend):
         raise ModelError(
             f"'+{kind}' needs {backend}, which is not installed",
             action=f"pip install 'budwood[quant]', or drop '+{kind}'",
@@ -41,7 +39,7 @@ def quantisation_config(reference: ModelReference, config: PreTrainedConfig, com
     if kind == "int8":
         return BitsAndBytesConfig(load_in_8bit=True)
     if kind == "int4":
-        return _int4()
+        return QuantoConfig(weights="int4")
     return BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type=kind,
@@ -50,8 +48,8 @@ def quantisation_config(reference: ModelReference, config: PreTrainedConfig, com
     )
 
 
-def _int4() -> Any:
-    from transformers import TorchAoConfig
-
-    torchao = importlib.import_module("torchao.quantization")  # optional
-    return TorchAoConfig(torchao.Int4WeightOnlyConfig(group_size=GROUP_SIZE))
+def _installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # its parent is missing
+        return False

@@ -35,12 +35,14 @@ def attach(model: PreTrainedModel, tuner: Tuner, settings: TunerSettings, *, see
         raise ConfigError(f"the tuner {tuner.name} does not fit this model: {error}") from error
 
 
-class quiet_peft(warnings.catch_warnings):  # noqa: N801 (used like the context manager it is)
+class quiet_peft(warnings.catch_warnings):
     """Silence what PEFT warns of on every call although nothing is wrong."""
 
     def __enter__(self) -> None:
         super().__enter__()
-        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.* is deprecated", category=FutureWarning)
+        warnings.filterwarnings(
+            "ignore", message=".*is_gradient_checkpointing.* is deprecated", category=FutureWarning
+        )
 
 
 def count_parameters(model: PeftModel) -> int:

@@ -1,13 +1,13 @@
 """Which modules share parameters: from settings and a module's name to the name of its group.
 
-A group is the set of modules that use one low-rank map. Its name is built from what it means (module names, place,
+A group is the set of modules that use one low-rank map. Its name is built from what it means (kinds of module, place,
 width, block of layers), so that it stays the same when only a part of the layers is adapted.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from budwood.errors import ConfigError, nearest
@@ -18,15 +18,12 @@ _LAYER = re.compile(r"(?:^|\.)\w+\.(\d+)\.")
 
 @dataclass(frozen=True)
 class Member:
-    """One module that wants a map: its full name, the place of the map, and the width there."""
+    """One module that wants a map: its full name, its kind, the place of the map, and the width there."""
 
     module: str
+    kind: str
     place: str
     width: int
-
-    @property
-    def leaf(self) -> str:
-        return self.module.rpartition(".")[2]
 
     @property
     def layer(self) -> int | None:
@@ -35,13 +32,23 @@ class Member:
         return int(found.group(1)) if found else None
 
 
+def kind_of(module: str, targets: Collection[str] | str | None) -> str:
+    """Return the kind of a module: the longest target that its name ends with, or the last part of its name.
+
+    With the targets `attn.c_proj` and `mlp.c_proj`, GPT-2's two output layers are two kinds; with `c_proj`, one.
+    """
+    listed = () if targets is None or isinstance(targets, str) else targets
+    matching = [target for target in listed if module == target or module.endswith(f".{target}")]
+    return max(matching, key=len, default=module.rpartition(".")[2])
+
+
 @dataclass(frozen=True)
 class Grouping:
     """The rule that assigns members to groups.
 
     Args:
-        share: "type" (one map per module name), "all" (one for every module), "none" (one per module), or lists of
-            module names that share one; a name in no list forms a group of its own.
+        share: "type" (one map per kind of module), "all" (one for every module), "none" (one per module), or lists
+            of kinds that share one; a kind in no list forms a group of its own.
         depth: True shares over all layers, False gives each layer its own, n shares over blocks of n layers.
     """
 
@@ -51,25 +58,20 @@ class Grouping:
     def name(self, member: Member) -> str:
         """Return the name of the group of `member`, without dots."""
         if self.share == "none":
-            return f"{member.module.replace('.', '-')}-{member.place}-{member.width}"
-        return f"{self._kin(member)}-{member.place}-{member.width}{self._block(member)}"
+            shared, block = member.module, ""
+        else:
+            shared, block = self.label(member.kind), self._block(member)
+        return f"{shared.replace('.', '-')}-{member.place}-{member.width}{block}"
 
-    def kin(self, leaf: str) -> tuple[str, ...]:
-        """Return the module names that share with `leaf` within one layer; empty for "all"."""
+    def label(self, kind: str) -> str:
+        """Return the kinds that share a map within one layer with `kind`: `q_proj+k_proj`, or `all`."""
         if self.share == "all":
-            return ()
+            return "all"
         if not isinstance(self.share, str):
-            for names in self.share:
-                if leaf in names:
-                    return tuple(names)
-        return (leaf,)
-
-    def label(self, leaf: str) -> str:
-        """Return the part of the group's name that says which module names share: `q_proj+k_proj`, or `all`."""
-        return "+".join(self.kin(leaf)) or "all"
-
-    def _kin(self, member: Member) -> str:
-        return self.label(member.leaf)
+            for kinds in self.share:
+                if kind in kinds:
+                    return "+".join(kinds)
+        return kind
 
     def _block(self, member: Member) -> str:
         if self.depth is True:
@@ -97,19 +99,19 @@ def check_members(grouping: Grouping, members: Iterable[Member]) -> None:
         ConfigError: names the modules and their widths.
     """
     members = list(members)
-    leaves = {member.leaf for member in members}
+    kinds = {member.kind for member in members}
     if not isinstance(grouping.share, str):
         for name in (name for group in grouping.share for name in group):
-            if name not in leaves:
+            if name not in kinds:
                 raise ConfigError(
-                    f"share names {name!r}, which is not among the adapted modules", action=nearest(name, leaves)
+                    f"share names {name!r}, which is not among the adapted modules", action=nearest(name, kinds)
                 )
     if grouping.share == "none":
         return
     widths: dict[tuple[str, str], dict[int, str]] = {}
     for member in members:
-        label = grouping.label(member.leaf)
-        if label == member.leaf:  # one module name: unequal widths simply make two groups
+        label = grouping.label(member.kind)
+        if label == member.kind:  # one kind: unequal widths simply make two groups
             continue
         widths.setdefault((label, member.place), {}).setdefault(member.width, member.module)
     for (label, place), found in widths.items():
@@ -122,26 +124,26 @@ def check_members(grouping: Grouping, members: Iterable[Member]) -> None:
             )
 
 
-def rank_of(grouping: Grouping, leaf: str, ranks: Mapping[str, int], default: int) -> int:
-    """Return the rank of the group that `leaf` belongs to.
+def rank_of(grouping: Grouping, kind: str, ranks: Mapping[str, int], default: int) -> int:
+    """Return the rank of the group that `kind` belongs to.
 
     Args:
-        ranks: keyed by group: the names joined with '+', or a single module name where it is alone in its group.
+        ranks: keyed by group: the kinds joined with '+', or a single kind where it is alone in its group.
     """
-    label = grouping.label(leaf)
-    if leaf in ranks and label != leaf:
+    label = grouping.label(kind)
+    if kind in ranks and label != kind:
         raise ConfigError(
-            f"group_ranks gives {leaf!r} a rank of its own, but it shares its map with {label}",
+            f"group_ranks gives {kind!r} a rank of its own, but it shares its map with {label}",
             wanted="one rank per group",
-            action=f"write {label!r} as the key, or take {leaf!r} out of the group",
+            action=f"write {label!r} as the key, or take {kind!r} out of the group",
         )
     return ranks.get(label, default)
 
 
-def check_ranks(grouping: Grouping, leaves: Iterable[str], ranks: Mapping[str, int]) -> None:
+def check_ranks(grouping: Grouping, kinds: Iterable[str], ranks: Mapping[str, int]) -> None:
     """Refuse keys of `group_ranks` that name no group."""
-    leaves = set(leaves)
-    labels = {grouping.label(leaf) for leaf in leaves}
+    kinds = set(kinds)
+    labels = {grouping.label(kind) for kind in kinds}
     for key in ranks:
-        if key not in labels and key not in leaves:
+        if key not in labels and key not in kinds:
             raise ConfigError(f"group_ranks names {key!r}, which is no group here", action=nearest(key, labels))

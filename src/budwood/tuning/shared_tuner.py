@@ -21,7 +21,7 @@ from transformers.pytorch_utils import Conv1D
 
 from budwood.errors import AdapterError, ConfigError, NotSupportedError
 from budwood.tuning.edits import Place
-from budwood.tuning.groups import Grouping, Member, check_members, check_ranks, check_share, rank_of
+from budwood.tuning.groups import Grouping, Member, check_members, check_ranks, check_share, kind_of, rank_of
 from budwood.tuning.shared_layer import BASE, AdapterSpec, SharedLayer, SharedMap
 
 
@@ -38,8 +38,8 @@ class SharedTuner(BaseTuner):
         """Return a new map at `place` of a layer with `sizes` (d_in, d_out)."""
 
     @abstractmethod
-    def places(self, config: PeftConfig, leaf: str) -> tuple[Place, ...]:
-        """Return the places that a module called `leaf` edits."""
+    def places(self, config: PeftConfig, kind: str) -> tuple[Place, ...]:
+        """Return the places that a module of this kind edits."""
 
     @abstractmethod
     def grouping(self, config: PeftConfig) -> Grouping:
@@ -53,8 +53,8 @@ class SharedTuner(BaseTuner):
     def spec_values(self, config: PeftConfig, rank: int) -> tuple[float, float, bool]:
         """Return scale, dropout and whether the output edit includes the bias."""
 
-    def check_leaves(self, config: PeftConfig, leaves: set[str]) -> None:
-        """Refuse settings that name a module which is not adapted; `leaves` are the names of those that are."""
+    def check_kinds(self, config: PeftConfig, kinds: set[str]) -> None:
+        """Refuse settings that name a module which is not adapted; `kinds` are those that are."""
 
     # --- attach ---------------------------------------------------------------------------------------------------
 
@@ -71,16 +71,16 @@ class SharedTuner(BaseTuner):
         for name, module in model.named_modules():
             if name and self._check_target_module_exists(config, name):
                 _refuse_unless_linear(name, module, model)
-                sizes = _sizes(module)
-                for place in self.places(config, name.rpartition(".")[2]):
-                    members.append(Member(name, place, sizes[place == "output"]))
+                kind, sizes = kind_of(name, config.target_modules), _sizes(module)
+                for place in self.places(config, kind):
+                    members.append(Member(name, kind, place, sizes[place == "output"]))
         check_members(grouping, members)
         default, ranks = self.ranks(config)
-        leaves = {member.leaf for member in members}
-        self.check_leaves(config, leaves)
-        check_ranks(grouping, leaves, ranks)
+        kinds = {member.kind for member in members}
+        self.check_kinds(config, kinds)
+        check_ranks(grouping, kinds, ranks)
         for member in members:
-            rank = rank_of(grouping, member.leaf, ranks, default)
+            rank = rank_of(grouping, member.kind, ranks, default)
             if rank > member.width:
                 raise ConfigError(
                     f"rank {rank} is larger than the width {member.width} of {member.module} ({member.place} side)",
@@ -110,14 +110,14 @@ class SharedTuner(BaseTuner):
         return self.tuner_layer_cls(target, *_sizes(target), backend)
 
     def _spec(self, config: PeftConfig, adapter: str, layer: SharedLayer, name: str) -> AdapterSpec:
-        leaf = name.rpartition(".")[2]
+        kind = kind_of(name, config.target_modules)
         default, ranks = self.ranks(config)
         grouping = self.grouping(config)
-        rank = rank_of(grouping, leaf, ranks, default)
+        rank = rank_of(grouping, kind, ranks, default)
         sizes = (layer.in_features, layer.out_features)
         maps, groups = {}, {}
-        for place in self.places(config, leaf):
-            group = grouping.name(Member(name, place, sizes[place == "output"]))
+        for place in self.places(config, kind):
+            group = grouping.name(Member(name, kind, place, sizes[place == "output"]))
             groups[place] = group
             maps[place] = self._existing(adapter, place, group) or self.make_map(config, place, sizes, rank)
         scale, dropout, edits_bias = self.spec_values(config, rank)

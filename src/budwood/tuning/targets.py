@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from peft import TaskType
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from budwood.models import matching_sites
 
 
 def task_type(model: PreTrainedModel) -> TaskType | None:
@@ -16,3 +21,9 @@ def task_type(model: PreTrainedModel) -> TaskType | None:
     if name.endswith("ForSequenceClassification"):
         return TaskType.SEQ_CLS
     return TaskType.TOKEN_CLS if name.endswith("ForTokenClassification") else None
+
+
+def stores_transposed(model: PreTrainedModel, targets: Iterable[str]) -> bool:
+    """Whether the targeted layers keep their weight as (in, out), as GPT-2's Conv1D does."""
+    sites = matching_sites(model, targets)
+    return any(isinstance(model.get_submodule(site.name), Conv1D) for site in sites)

@@ -27,10 +27,10 @@ class GiftConfig(PeftConfig):
         modules_to_save: modules trained in full and saved beside φ and ψ, such as a classification head.
         bias: which biases of the base are trained: "none", "all" or "gift_only" (those of the adapted layers).
         fan_in_fan_out: kept for PEFT; the layout of the weight is read from the layer's class.
-        side: "input", "output", "both", or a dict from module name to one of them that names every target.
-        share: "type" (one Θ per module name), "all", "none" (one per module), or lists of module names that share.
+        side: "input", "output", "both", or a dict from target to one of them that has every target.
+        share: "type" (one Θ per target), "all", "none" (one per module), or lists of targets that share.
         share_depth: True shares over all layers, False gives each layer its own, n shares over blocks of n layers.
-        group_ranks: ranks that differ from r, keyed by group: names joined with "+", or one name that is alone.
+        group_ranks: ranks that differ from r, keyed by group: targets joined with "+", or one that is alone.
         gift_dropout: dropout of the vector that ψ reads.
         init_weights: True or "psi_zero" (ψ = 0), "phi_zero" (φ = 0); both make ΔW = 0. False: random, for tests.
         nonlinearity: only "identity" (the paper's final method) for now.
@@ -87,17 +87,17 @@ class GiftConfig(PeftConfig):
         if self.layers_pattern and self.layers_to_transform is None:
             raise ConfigError("layers_pattern without layers_to_transform", action="give both, or neither")
 
-    def side_of(self, leaf: str) -> str:
-        """Return the side of a module called `leaf`."""
+    def side_of(self, kind: str) -> str:
+        """Return the side of a kind of module."""
         if not isinstance(self.side, dict):
             return self.side
-        if leaf not in self.side:
+        if kind not in self.side:
             raise ConfigError(
-                f"side names no side for {leaf!r}",
+                f"side names no side for {kind!r}",
                 wanted="an entry for every adapted module",
                 action=f"add it to side, which has {', '.join(sorted(self.side))}",
             )
-        return self.side[leaf]
+        return self.side[kind]
 
     def scale(self, rank: int) -> float:
         """Return s for a group of this rank."""

@@ -29,8 +29,8 @@ class GiftModel(SharedTuner):
     def make_map(self, config: GiftConfig, place: Place, sizes: tuple[int, int], rank: int) -> GiftGenerator:
         return GiftGenerator(sizes[place == "output"], rank, config.init)
 
-    def places(self, config: GiftConfig, leaf: str) -> tuple[Place, ...]:
-        side = config.side_of(leaf)
+    def places(self, config: GiftConfig, kind: str) -> tuple[Place, ...]:
+        side = config.side_of(kind)
         return ("input", "output") if side == "both" else ("input",) if side == "input" else ("output",)
 
     def grouping(self, config: GiftConfig) -> Grouping:
@@ -42,10 +42,10 @@ class GiftModel(SharedTuner):
     def spec_values(self, config: GiftConfig, rank: int) -> tuple[float, float, bool]:
         return config.scale(rank), config.gift_dropout, config.output_edits_bias
 
-    def check_leaves(self, config: GiftConfig, leaves: set[str]) -> None:
+    def check_kinds(self, config: GiftConfig, kinds: set[str]) -> None:
         """Refuse a `side` that names a module which is not adapted."""
-        for leaf in config.side if isinstance(config.side, dict) else ():
-            if leaf not in leaves:
+        for kind in config.side if isinstance(config.side, dict) else ():
+            if kind not in kinds:
                 raise ConfigError(
-                    f"side names {leaf!r}, which is not among the adapted modules", action=nearest(leaf, leaves)
+                    f"side names {kind!r}, which is not among the adapted modules", action=nearest(kind, kinds)
                 )
