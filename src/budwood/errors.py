@@ -4,6 +4,7 @@
     ├── UsageError                   2   a flag, a name or a combination that does not exist
     ├── ConfigError                  2   a recipe or a setting
     ├── DataError                    2   a file of rows; names file, line and field
+    │   └── LocatedError             2   the same with its place as values (in `data.problems`)
     ├── ModelError                   2   a base model that cannot be found or read
     │   └── BaseMismatchError        2   an adapter met another base than it was made on
     ├── AdapterError                 2   an adapter folder that cannot be read

@@ -92,8 +92,13 @@ def test_the_class_is_the_one_that_was_saved(tmp_path, name):
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("llama", t.LlamaForCausalLM), ("t5", t.T5ForConditionalGeneration), ("vit", t.ViTModel), ("bart", t.BartForConditionalGeneration)],
-)  # fmt: skip
+    [
+        ("llama", t.LlamaForCausalLM),
+        ("t5", t.T5ForConditionalGeneration),
+        ("bart", t.BartForConditionalGeneration),
+        ("vit", t.ViTModel),
+    ],
+)
 def test_without_a_class_in_the_configuration(tmp_path, name, kind):
     kind(CONFIGS[name]).save_pretrained(tmp_path)
     tiny.tokenizer().save_pretrained(tmp_path)
@@ -257,7 +262,7 @@ def test_a_missing_tokenizer(folder):
 
 def test_a_damaged_tokenizer(folder):
     (folder / "tokenizer.json").write_text("{")
-    with pytest.raises(ModelError, match="the tokenizer in .* cannot be loaded"):
+    with pytest.raises(ModelError, match=r"the tokenizer in .* cannot be loaded"):
         load_tokenizer(locate(str(folder)))
 
 
