@@ -5,7 +5,7 @@ from budwood.evals.paired import paired_difference
 
 
 def test_mean_is_weighted_and_inside_its_interval():
-    found = paired_difference([1.0, 3.0, 2.0], [0.0, 1.0, 2.0], weights=[1, 2, 1])
+    found = paired_difference([1.0, 3.0, 2.0], [0.0, 1.0, 2.0], weights=[1.0, 2.0, 1.0])
     assert found.mean == pytest.approx((1 * 1 + 2 * 2 + 0) / 4)
     assert found.low <= found.mean <= found.high
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.utils import PeftType
+from peft.utils.quantization_utils import ForwardOnlyQuantizationBackend
 from safetensors.torch import load_file, save_file
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import tests.tiny as tiny
 from budwood import GiftConfig
@@ -532,3 +536,44 @@ def test_generation_with_a_cache_equals_generation_without():
         cached = model.generate(input_ids=IDS[:1, :4], use_cache=True, **kwargs)
         plain = model.generate(input_ids=IDS[:1, :4], use_cache=False, **kwargs)
     assert torch.equal(cached, plain)
+
+
+def test_a_weight_that_cannot_be_read_is_not_merged():
+    model = trained()
+    layer = next(module for module in model.modules() if isinstance(module, GiftLayer))
+    layer.quantization_backend = ForwardOnlyQuantizationBackend("gptq")
+    for work in (layer.merge, lambda: layer.lora_factors("default")):
+        with pytest.raises(NotSupportedError, match="gptq layer does not give its weight back"):
+            work()
+    assert not layer.merged
+
+
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_decoding_costs_4rd_a_token_whatever_the_size_of_the_weight(side: str):
+    for width in (32, 96):
+        base = nn.Sequential(nn.Linear(32, width, bias=False))
+        token = torch.randn(1, 32)
+
+        def flops(module: nn.Module, token=token) -> int:
+            with torch.no_grad(), FlopCounterMode(display=False) as counter:
+                module(token)
+            return counter.get_total_flops()
+
+        plain = flops(base)
+        model = get_peft_model(base, GiftConfig(r=4, target_modules=["0"], side=side)).eval()
+        assert flops(model) - plain == 4 * 4 * (32 if side == "input" else width)
+
+
+def test_a_config_before_registration_says_how_to_import_it():
+    code = "from budwood.methods.gift.config import GiftConfig; GiftConfig(target_modules=['q_proj'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode != 0 and "from budwood import GiftConfig" in done.stderr
+
+
+def test_registering_twice_and_beside_a_peft_that_has_it():
+    from budwood import peft
+
+    before = list(PeftType)
+    peft.register()
+    peft.register()
+    assert list(PeftType) == before and peft.is_registered("gift")

@@ -102,6 +102,14 @@ def test_a_damaged_folder_in_the_cache_is_made_again(file):
     assert (locate(str(file)).folder / "model.safetensors").exists()
 
 
+def test_a_folder_of_an_older_conversion_is_made_again(file, monkeypatch):
+    folder = locate(str(file)).folder
+    (folder / "tokenizer.json").write_text("old")
+    assert (locate(str(file)).folder / "tokenizer.json").read_text() == "old"
+    monkeypatch.setattr(conversion, "CONVERSION", conversion.CONVERSION + 1)
+    assert (locate(str(file)).folder / "tokenizer.json").read_text() != "old"
+
+
 def test_another_process_may_be_faster(file, monkeypatch):
     convert = conversion._convert
 
@@ -158,7 +166,7 @@ def test_the_header(file):
 def test_a_file_that_is_cut_off(file, share):
     data = file.read_bytes()
     file.write_bytes(data[: int(len(data) * share)])
-    with pytest.raises(ModelError, match="is not a GGUF file|cannot be read|is cut off"):
+    with pytest.raises(ModelError, match=r"is not a GGUF file|cannot be read|is cut off"):
         locate(str(file))
 
 

@@ -87,3 +87,8 @@ def test_the_kind_is_the_longest_target_that_matches():
     assert kind_of("h.0.attn.c_proj", r".*c_proj") == kind_of("h.0.attn.c_proj", None) == "c_proj"
     member = Member("h.0.attn.c_proj", "attn.c_proj", "input", 8)
     assert Grouping().name(member) == "attn-c_proj-input-8"
+
+
+def test_kinds_on_different_sides_do_not_share():
+    with pytest.raises(ConfigError, match="q on the input, v on the output"):
+        check_members(Grouping([["q", "v"]]), [member(0, "q"), member(0, "v", "output")])

@@ -1,4 +1,4 @@
-"""What an evaluation found: one record a row, and the means over rows. Imports no torch."""
+"""What an evaluation found: one record a row, and the means over rows."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def compare_results(adapted: EvalResult, base: EvalResult) -> Comparison:
     for metric in ("nll", "forced_exact", "exact_match", "rouge_l"):
         pairs = list(_pairs(metric, adapted, base))
         if pairs:
-            weights = [record.tokens for record in base.records] if metric == "nll" else None
+            weights = [float(record.tokens) for record in base.records] if metric == "nll" else None
             ours, theirs = zip(*pairs, strict=True)
             paired[metric] = paired_difference(ours, theirs, weights)
     return Comparison(adapted, base, paired)

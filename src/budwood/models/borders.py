@@ -101,9 +101,10 @@ def loading_errors(what: str) -> Iterator[None]:
     except Exception as error:
         if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error):
             raise _out_of_memory(what) from error
+        files = "check that the files are whole and belong together"
         raise ModelError(
             f"{what} cannot be loaded: {type(error).__name__}: {_first_line(error)}",
-            action="check that the files are whole and belong together",
+            action="install the package that is named" if isinstance(error, ImportError) else files,
         ) from error
 
 

@@ -22,12 +22,15 @@ from budwood.models.borders import loading_errors, quiet_transformers
 from budwood.models.files import CONFIG, is_whole, weight_files
 from budwood.models.fingerprint import fingerprint_file
 from budwood.models.gguf_header import GgufHeader, read_header
-from budwood.storage import cache_dir, new_folder, read_json, write_json
+from budwood.storage import cache_dir, guarded, new_folder, read_json, write_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 log = logging.getLogger(__name__)
+
+# Counts up when this file begins to make other folders from the same GGUF file; older ones are then made anew.
+CONVERSION = 1
 
 # Vocabularies (`tokenizer.ggml.pre`) that split digits one by one before anything else, as in llama.cpp's
 # `llm_tokenizer_bpe`. Without it "a  12" becomes `a ␣ ␣ 1 2` instead of `a ␣␣ 1 2`.
@@ -49,7 +52,7 @@ def dequantised(file: Path) -> Path:
     """
     header = read_header(file)
     folder = cache_dir() / "gguf" / fingerprint_file(file)
-    if is_whole(folder):
+    if _is_current(folder):
         return folder
     if int(header.values.get("split.count", 0)) > 1:
         raise ModelError(f"{file} is one part of several", action="join them with `llama-gguf-split --merge`")
@@ -58,17 +61,26 @@ def dequantised(file: Path) -> Path:
     try:
         with new_folder(folder, replace=True) as made:
             _convert(file, header, made)
-            if is_whole(folder):
+            if _is_current(folder):
                 raise StorageError(f"{folder} was made by another process meanwhile")
     except StorageError:
-        if not is_whole(folder):
+        if not _is_current(folder):
             raise
     log.info("dequantised %s", file)
     return folder
 
 
+def _is_current(folder: Path) -> bool:
+    """Whether the folder in the cache is whole and made by this version of the conversion."""
+    try:
+        return read_json(folder / "conversion.json") == {"version": CONVERSION} and is_whole(folder)
+    except (OSError, ValueError):
+        return False
+
+
 def _check_room(place: Path, header: GgufHeader) -> None:
-    place.mkdir(parents=True, exist_ok=True)
+    with guarded(place):
+        place.mkdir(parents=True, exist_ok=True)
     needed, free = 4 * header.weights, shutil.disk_usage(place).free
     if free < needed:
         raise StorageError(
@@ -88,6 +100,7 @@ def _convert(file: Path, header: GgufHeader, folder: Path) -> None:
     for name, keys in _NOISE.items():
         values = read_json(folder / name)
         write_json(folder / name, {key: value for key, value in values.items() if key not in keys})
+    write_json(folder / "conversion.json", {"version": CONVERSION})
     _check(model, folder, what)
 
 

@@ -108,6 +108,7 @@ def check_members(grouping: Grouping, members: Iterable[Member]) -> None:
                 )
     if grouping.share == "none":
         return
+    _check_sides(grouping, members)
     widths: dict[tuple[str, str], dict[int, str]] = {}
     for member in members:
         label = grouping.label(member.kind)
@@ -121,6 +122,21 @@ def check_members(grouping: Grouping, members: Iterable[Member]) -> None:
                 f"the group {label} ({place} side) holds modules of unequal width: {listed}",
                 wanted=f"one {place} width in a group",
                 action="share by 'type', list only modules of one width, or put some on the other side",
+            )
+
+
+def _check_sides(grouping: Grouping, members: Sequence[Member]) -> None:
+    """Refuse a group whose kinds act on different sides: they would not share after all."""
+    places: dict[str, dict[str, set[str]]] = {}
+    for member in members:
+        places.setdefault(grouping.label(member.kind), {}).setdefault(member.kind, set()).add(member.place)
+    for label, kinds in places.items():
+        if len({frozenset(sides) for sides in kinds.values()}) > 1:
+            listed = ", ".join(f"{kind} on the {' and '.join(sorted(sides))}" for kind, sides in sorted(kinds.items()))
+            raise ConfigError(
+                f"the group {label} acts on different sides: {listed}",
+                wanted="one side for all that share",
+                action="set one side for them, or take them apart in share",
             )
 
 

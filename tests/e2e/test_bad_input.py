@@ -1,0 +1,205 @@
+"""Bad input gives the right exit code and a message with the way out; no traceback, and nothing is lost."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner, Result
+
+import budwood
+from budwood.cli._app import app
+from tests.e2e.conftest import QUICK, write_rows
+
+SETTINGS = [part for name, value in QUICK.items() for part in ("--set", f"{name}={value}")]
+Cli = Callable[..., Result]
+
+
+@pytest.fixture
+def cli() -> Cli:
+    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture
+def adapt(cli: Cli, base: str, tmp_path: Path) -> Cli:
+    return lambda rows, *words: cli("adapt", base, "--examples", rows, "-o", tmp_path / "run", *SETTINGS, *words)
+
+
+def failed(result: Result, code: int, *texts: str) -> None:
+    """Hold a failure to what every failure owes its user."""
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output and "bug of budwood" not in result.output
+    assert result.stdout == ""
+    for text in texts:
+        assert text in result.stderr, result.stderr
+
+
+GOOD = '{"prompt": "a", "completion": "aaa"}\n'
+FILES = {
+    "empty": ("", "rows.jsonl"),
+    "broken line": (GOOD + '{"prompt": "b", \n', "rows.jsonl, line 2"),
+    "no object": (GOOD + "[1, 2]\n", "rows.jsonl, line 2"),
+    "wrong field": (GOOD + '{"prompt": "b", "complettion": "bbb"}\n', "completion"),
+    "wrong type": (GOOD + '{"prompt": "b", "completion": 3}\n', "completion"),
+    "empty answer": (GOOD + '{"prompt": "b", "completion": ""}\n', "rows.jsonl, line 2"),
+    "no answer": ('{"messages": [{"role": "user", "content": "a"}]}\n', "rows.jsonl, line 1"),
+    "nothing learned": ('{"prompt": "a", "completion": "b", "weight": 0}\n', ""),
+    "not text": ("\x00\x01\x02", "rows.jsonl"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_rows_that_cannot_be_used(adapt, tmp_path, name: str):
+    content, text = FILES[name]
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(content)
+    failed(adapt(rows), 2, text)
+    assert not (tmp_path / "run" / "adapter").exists()
+
+
+def test_missing_rows(adapt, tmp_path):
+    failed(adapt(tmp_path / "nowhere.jsonl"), 2, "nowhere.jsonl")
+
+
+def test_rows_that_are_all_too_long(adapt, rows):
+    failed(adapt(rows, "--set", "data.max_length=4"), 2, "max_length")
+
+
+@pytest.mark.parametrize(
+    ("setting", "texts"),
+    [
+        ("trainin.epochs=1", ["there is no setting 'trainin'", "training"]),
+        ("training.epoch=1", ["training.epoch", "did you mean 'epochs'"]),
+        ("tuner.rnk=1", ["tuner.rnk", "did you mean 'rank'"]),
+        ("data.max_lenght=9", ["did you mean 'max_length'"]),
+        ("training.epochs=-1", ["training.epochs = -1"]),
+        ("training.batch_size=many", ["training.batch_size"]),
+        ("tuner.targets=[q,qq]", ["'qq'"]),
+        ("tuner.rank=64", ["rank 64 is larger than the width 32"]),
+        ("tuner.share=[[q,down]]", ["acts on different sides"]),
+        ("tuner.name=gfit", ["did you mean 'gift'"]),
+        ("model=x", ["model"]),
+    ],
+)
+def test_settings_that_cannot_be(adapt, rows, setting: str, texts: list[str]):
+    if setting == "model=x":  # the argument wins over --set
+        assert adapt(rows, "--set", setting, "--dry-run").exit_code == 0
+        return
+    failed(adapt(rows, "--set", setting), 2, *texts)
+
+
+def test_words_that_do_not_exist(cli, adapt, base, rows, tmp_path):
+    failed(adapt(rows, "--method", "gfit"), 2, "did you mean 'gift'")
+    failed(adapt(rows, "--tuner", "loar"), 2, "did you mean 'lora'")
+    failed(adapt(rows, "--recipe", tmp_path / "no.yaml"), 2, "there is no recipe")
+    (tmp_path / "bad.yaml").write_text("training: [epochs")
+    failed(adapt(rows, "--recipe", tmp_path / "bad.yaml"), 2, "is not YAML")
+    (tmp_path / "parent.yaml").write_text("extends: papr_qv")
+    failed(adapt(rows, "--recipe", tmp_path / "parent.yaml"), 2, "did you mean 'paper_qv'")
+    failed(cli("adapt", tmp_path / "nothing", "--examples", rows, "-o", tmp_path / "run"), 2)
+    failed(cli("adapt", base, "-o", tmp_path / "run"), 2, "--examples")
+    failed(cli("verify", tmp_path), 2, "adapter")
+
+
+def test_other_kinds_of_evidence_are_not_there_yet(cli, base, rows, tmp_path):
+    for flag in ("--documents", "--repair"):
+        failed(cli("adapt", base, flag, rows, "-o", tmp_path / "run"), 2, flag.removeprefix("--"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_json_errors_are_one_object(cli, base, tmp_path):
+    result = cli("adapt", base, "--examples", tmp_path / "no.jsonl", "--json")
+    error = json.loads(result.stdout)["error"]
+    assert result.exit_code == 2 == error["exit_code"] and error["type"].endswith("Error") and error["got"]
+
+
+@pytest.mark.usefixtures("unverified")
+def test_a_full_disk_stops_the_run_with_3_and_it_goes_on_when_there_is_room(adapt, rows, tmp_path, monkeypatch):
+    replace, calls = os.replace, []
+
+    def full(source, target, **kwargs):
+        if "checkpoints" in str(target):
+            calls.append(target)
+            if len(calls) > 2:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return replace(source, target, **kwargs)
+
+    monkeypatch.setattr(os, "replace", full)
+    failed(adapt(rows), 3, "the disk is full")
+    monkeypatch.undo()
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert status["state"] == "failed" and status["exit_code"] == 3 and status["error"]["type"] == "StorageError"
+
+
+@pytest.mark.slow
+def test_a_failed_verification_exits_with_4_and_publishes_nothing(adapt, rows, tmp_path, monkeypatch):
+    from budwood import facts
+
+    save = facts.save
+
+    def damaged(folder, *args):
+        save(folder, *args)
+        path = folder / "adapter_model.safetensors"
+        save_file({name: tensor * 1.01 for name, tensor in load_file(path).items()}, path)
+
+    monkeypatch.setattr(facts, "save", damaged)
+    failed(adapt(rows), 4, "logits equal the trained model's")
+    assert not (tmp_path / "run" / "adapter").exists()
+    assert budwood_status(tmp_path / "run") == "failed"
+
+
+@pytest.mark.usefixtures("unverified")
+def test_a_loss_that_is_not_finite_exits_with_3(adapt, rows, tmp_path):
+    failed(adapt(rows, "--set", "training.learning_rate=1e30", "--set", "training.max_grad_norm=0"), 3, "nan")
+    assert budwood_status(tmp_path / "run") == "failed"
+
+
+@pytest.mark.usefixtures("unverified")
+class TestFoldersThatAreNotRight:
+    @pytest.fixture
+    def run(self, adapt, rows, tmp_path) -> Path:
+        assert adapt(rows).exit_code == 0
+        return tmp_path / "run"
+
+    def test_prefix(self, cli, run):
+        path = run / "adapter" / "adapter_model.safetensors"
+        stored = load_file(path)
+        save_file({name.replace("base_model.", "model."): tensor for name, tensor in stored.items()}, path)
+        failed(cli("verify", run), 2)
+
+    def test_truncated(self, cli, run):
+        path = run / "adapter" / "adapter_model.safetensors"
+        path.write_bytes(path.read_bytes()[:200])
+        failed(cli("generate", run, "--prompt", "a"), 2, "adapter_model.safetensors")
+
+    def test_no_weights_but_a_pickle(self, cli, run):
+        path = run / "adapter" / "adapter_model.safetensors"
+        path.rename(path.with_name("adapter_model.bin"))
+        failed(cli("export", run, "--to", "lora", "-o", run / "x"), 2, "pickle")
+
+    def test_facts(self, cli, run):
+        (run / "adapter" / "budwood.json").write_text("{")
+        failed(cli("verify", run), 2, "budwood.json")
+
+    def test_export_to_a_place_that_is_taken(self, cli, run, rows):
+        failed(cli("export", run, "--to", "lora", "-o", run), 2, "exists")
+        assert (run / "adapter" / "adapter_config.json").exists()
+        failed(cli("export", run, "--to", "onnx", "-o", run / "x"), 2)
+
+    def test_evaluating_on_nothing(self, cli, run, tmp_path):
+        failed(cli("eval", run, "--rows", write_rows(tmp_path / "none.jsonl", [])), 2, "none.jsonl")
+
+
+def budwood_status(run: Path) -> str:
+    return str(json.loads((run / "status.json").read_text())["state"])
+
+
+def test_the_api_raises_what_the_command_prints(base, tmp_path):
+    with pytest.raises(budwood.BudwoodError) as caught:
+        budwood.adapt(base, budwood.Examples(tmp_path / "no.jsonl"), out=tmp_path / "run")
+    assert caught.value.exit_code == 2 and not (tmp_path / "run" / "adapter").exists()
