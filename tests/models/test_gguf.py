@@ -68,6 +68,8 @@ def test_tokenizer_template_and_end(file):
     base = load_base(str(file), device="cpu")
     assert base.tokenizer.chat_template == gguf_files.tiny.CHATML
     assert (base.tokenizer.eos_token, base.tokenizer.pad_token) == ("<|im_end|>", "<pad>")
+    assert base.tokenizer.bos_token == "<|im_start|>"
+    assert base.tokenizer.get_vocab() == {word: i for i, word in enumerate(gguf_files.WORDS)}
     assert base.tokenizer.model_max_length == 256
     assert base.model.generation_config.eos_token_id == gguf_files.WORDS.index("<|im_end|>")
     text = base.tokenizer.apply_chat_template([{"role": "user", "content": "hello"}], tokenize=False)

@@ -36,6 +36,14 @@ CONVERSION = 1
 # `llm_tokenizer_bpe`. Without it "a  12" becomes `a ␣ ␣ 1 2` instead of `a ␣␣ 1 2`.
 SINGLE_DIGITS = frozenset({"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"})
 
+# A special token of the tokenizer -> its key in `tokenizer.ggml`. Set here: transformers 5.17 takes other tokens.
+_SPECIAL = {
+    "bos_token": "bos_token_id",
+    "eos_token": "eos_token_id",
+    "unk_token": "unknown_token_id",
+    "pad_token": "padding_token_id",
+}
+
 # What transformers leaves in the JSON files about how they were loaded.
 _NOISE = {
     CONFIG: ("_name_or_path", "_model_name_or_path", "quantization_config"),
@@ -97,11 +105,20 @@ def _convert(file: Path, header: GgufHeader, folder: Path) -> None:
             tokenizer = _load_tokenizer(file, header, model)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+    _tidy(folder, model.config.vocab_size)
+    write_json(folder / "conversion.json", {"version": CONVERSION})
+    _check(model, folder, what)
+
+
+def _tidy(folder: Path, vocabulary: int) -> None:
+    """Take out of the JSON files what is not the model's."""
     for name, keys in _NOISE.items():
         values = read_json(folder / name)
         write_json(folder / name, {key: value for key, value in values.items() if key not in keys})
-    write_json(folder / "conversion.json", {"version": CONVERSION})
-    _check(model, folder, what)
+    core = read_json(folder / "tokenizer.json")
+    # transformers adds GPT-2's end token where the file has none: a word that the model has no embedding for.
+    core["added_tokens"] = [token for token in core["added_tokens"] if token["id"] < vocabulary]
+    write_json(folder / "tokenizer.json", core)
 
 
 def _load_model(file: Path, header: GgufHeader) -> PreTrainedModel:
@@ -141,6 +158,9 @@ def _load_tokenizer(file: Path, header: GgufHeader, model: PreTrainedModel) -> P
         core.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Digits(individual_digits=True), core.pre_tokenizer]
         )
+    for name, key in _SPECIAL.items():
+        if (token := header.values.get(f"tokenizer.ggml.{key}")) is not None:
+            setattr(tokenizer, name, tokenizer.convert_ids_to_tokens(int(token)))
     tokenizer.model_max_length = model.config.max_position_embeddings
     return tokenizer
 

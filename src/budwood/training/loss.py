@@ -77,17 +77,29 @@ def weighted_nll(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     Raises:
         NotSupportedError: the model is no such language model.
     """
+    logits, targets = target_logits(model, batch)
+    nll = nn.functional.cross_entropy(logits.float(), targets.ids, reduction="none")
+    return (nll * targets.weights).sum(), targets.weights.sum()
+
+
+def target_logits(model: nn.Module, batch: Batch) -> tuple[Tensor, Targets]:
+    """Return the (n, vocabulary) logits at the n targets of `batch` that have a weight, and those targets.
+
+    The arguments and errors are those of `weighted_nll`.
+    """
     core = language_model(model)
     targets = find_targets(batch, shifted=not core.config.is_encoder_decoder)
     inputs = {name: value for name, value in batch.items() if name not in ("labels", "loss_weights")}
     if core.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = core.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
     with _head_at(core, targets):
-        logits = model(**inputs).logits
+        output = model(**inputs, use_cache=False)
+    if "logits" not in output:
+        raise NotSupportedError(f"{type(core).__name__} has no language-model head", wanted="a language model")
+    logits = output.logits
     # Where no hook came into effect the model has computed all positions.
-    at_targets = logits.squeeze(0) if logits.shape[:2] == (1, len(targets.ids)) else targets.pick(logits)
-    nll = nn.functional.cross_entropy(at_targets.float(), targets.ids, reduction="none")
-    return (nll * targets.weights).sum(), targets.weights.sum()
+    kept = logits.shape[:2] == (1, len(targets.ids))
+    return (logits.squeeze(0) if kept else targets.pick(logits)), targets
 
 
 def language_model(model: nn.Module) -> PreTrainedModel:
