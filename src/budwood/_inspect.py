@@ -47,12 +47,13 @@ def doctor() -> dict[str, Any]:
     """Return what this machine and this installation offer."""
     import torch
 
-    from budwood.models import choose_device, choose_dtype, locate
+    from budwood.models import choose_device, choose_dtype
+    from budwood.models.source import packaged_file
 
     device = choose_device("auto")
     cache = storage.cache_dir()
     try:
-        packaged = f"found: {locate('smollm2').folder}"
+        packaged = str(packaged_file("smollm2"))
     except BudwoodError as error:
         packaged = f"{error.got}; {error.action}"
     return {

@@ -73,3 +73,11 @@ def test_dropping_every_row_is_a_problem(tmp_path):
     path.write_text(GOOD)
     (problem,) = check(path, RENDERER, DataSettings(max_length=5)).problems
     assert "every row is dropped" in problem["problem"] and "max_length" in problem["problem"]
+
+
+def test_a_part_of_a_character_is_shown_by_its_name(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"prompt": "a", "completion": "é"}\n', encoding="utf-8")
+    (shown,) = show(path, Renderer(tiny.tokenizer()), range(1))
+    assert shown.answer == "é<|im_end|>"
+    assert [piece for piece, trained in zip(shown.tokens, shown.trained) if trained] == ["Ã", "©", "<|im_end|>"]

@@ -80,7 +80,8 @@ def test_an_end_of_turn_ends_too(tmp_path):
     turn = gguf_files.WORDS.index("<|eot|>")
     file = gguf_files.write(tmp_path / "a.gguf", gguf_files.llama(), extra={"tokenizer.ggml.eot_token_id": turn})
     model = load_base(str(file), device="cpu").model
-    assert model.generation_config.eos_token_id == [gguf_files.WORDS.index("<|im_end|>"), turn]
+    ends = [gguf_files.WORDS.index("<|im_end|>"), turn]
+    assert model.generation_config.eos_token_id == model.config.eos_token_id == ends
 
 
 @pytest.mark.parametrize(("pre", "words"), [("smollm", ["a", "ĠĠ", "1", "2"]), ("gpt-2", ["a", "Ġ", "Ġ", "1", "2"])])

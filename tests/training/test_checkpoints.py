@@ -59,15 +59,17 @@ def test_the_old_checkpoint_goes_after_the_new_one_is_there(tmp_path, monkeypatc
     assert store.load(10).ledger.step == 10
 
 
-def test_a_best_that_a_killed_process_did_not_write_is_made_from_its_checkpoint(tmp_path, monkeypatch):
+def test_what_a_killed_process_left_undone_is_done_from_its_checkpoint(tmp_path, monkeypatch):
     store = CheckpointStore(tmp_path)
     store.save(checkpoint(10, 10))
-    monkeypatch.setattr(CheckpointStore, "repair_best", lambda *_: None)
+    monkeypatch.setattr(CheckpointStore, "settle", lambda *_: None)
     store.save(checkpoint(20, 20))
     monkeypatch.undo()
     with pytest.raises(StorageError, match="step 10, not 20"):
         store.load_best(20)
-    store.repair_best(store.load(20).ledger)
+    assert names(store) == {"step-000010", "step-000020", "best"}
+    store.settle(store.load(20).ledger)
+    assert names(store) == {"step-000020", "best"}
     assert store.load_best(20)["a"][0, 0] == 20
 
 

@@ -10,7 +10,15 @@ ROOT = Path(__file__).parents[2]
 
 def kill(folder, *words):
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-    command = [sys.executable, "-m", "tests.training.killed", str(folder), *map(str, words)]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore::FutureWarning",
+        "-m",
+        "tests.training.killed",
+        str(folder),
+        *map(str, words),
+    ]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
 
@@ -21,9 +29,9 @@ def test_a_run_killed_between_any_two_file_operations_ends_with_the_same_bits(tm
 
 @pytest.mark.slow
 def test_a_run_killed_at_many_points_ends_with_the_same_bits(tmp_path):
-    kill(tmp_path, "points", 50)
+    kill(tmp_path, "points", 24)
 
 
 @pytest.mark.slow
 def test_a_run_killed_at_many_moments_ends_with_the_same_bits(tmp_path):
-    kill(tmp_path, "moments", 25)
+    kill(tmp_path, "moments", 10)

@@ -28,7 +28,7 @@ class ShownRow:
         text: all its tokens as text, special ones included.
         answer: the trained ones as text.
         ids: the tokens.
-        tokens: their strings in the vocabulary.
+        tokens: the text of each; where a token is a part of a character only, its name in the vocabulary.
         trained: True where the loss falls.
         loss_weights: the factor of each token's loss.
     """
@@ -78,10 +78,15 @@ def _shown(row: Row, one: Encoded, renderer: Renderer) -> ShownRow:
         text=str(text),
         answer=str(answered),
         ids=one.input_ids,
-        tokens=renderer.tokenizer.convert_ids_to_tokens(one.input_ids),
+        tokens=[_piece(renderer, token) for token in one.input_ids],
         trained=trained,
         loss_weights=one.loss_weights,
     )
+
+
+def _piece(renderer: Renderer, token: int) -> str:
+    text = str(renderer.tokenizer.decode([token], clean_up_tokenization_spaces=False))
+    return text if text and "\ufffd" not in text else str(renderer.tokenizer.convert_ids_to_tokens(token))
 
 
 def check(paths: Paths, renderer: Renderer | None, settings: DataSettings, *, limit: int = 20) -> DataReport:

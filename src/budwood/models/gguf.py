@@ -47,6 +47,7 @@ _SPECIAL = {
 # What transformers leaves in the JSON files about how they were loaded.
 _NOISE = {
     CONFIG: ("_name_or_path", "_model_name_or_path", "quantization_config"),
+    "generation_config.json": ("_from_model_config",),
     "tokenizer_config.json": ("name_or_path", "is_local", "local_files_only", "gguf_file"),
 }
 
@@ -137,7 +138,7 @@ def _load_model(file: Path, header: GgufHeader) -> PreTrainedModel:
     if report["missing_keys"]:
         raise ValueError(f"it lacks {len(report['missing_keys'])} tensors, first {min(report['missing_keys'])}")
     if ends := _end_tokens(header):
-        model.generation_config.eos_token_id = ends if len(ends) > 1 else ends[0]
+        model.config.eos_token_id = model.generation_config.eos_token_id = ends if len(ends) > 1 else ends[0]
     return model
 
 

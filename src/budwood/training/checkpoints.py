@@ -8,7 +8,7 @@
 
 Each folder is written under a temporary name and renamed, and the folders it replaces go last, so a process that is
 killed at any moment leaves whole ones only. The rename of a step comes before that of a new best: `best/` is then
-either what the latest checkpoint says, or older and to be made from that very checkpoint (`repair_best`).
+either what the latest checkpoint says, or older and to be made from that very checkpoint (`settle`).
 
 The tensors are stored by parameter name and not as PEFT's state dict, which holds what inference needs: for some
 tuners (p-tuning, prefix tuning with a projection) that is less than training needs. The frozen base is never stored.
@@ -82,7 +82,7 @@ class CheckpointStore:
         return max(self._steps(), default=None)
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint; then, where it is the best so far, `best/`; then remove older ones."""
+        """Write a checkpoint, then `settle` the folder."""
         ledger = checkpoint.ledger
         with storage.new_folder(self.path(ledger.step), replace=True) as staged:
             write_tensors(staged / TENSORS, checkpoint.tensors)
@@ -90,9 +90,7 @@ class CheckpointStore:
             _write_state(staged / STATE, state | {"generators": checkpoint.generators})
             storage.write_text(staged / TRAINER, checkpoint.trainer)
             storage.write_json(staged / LEDGER, {"ledger": asdict(ledger), "plan": checkpoint.plan})
-        self.repair_best(ledger)
-        for step in self._steps() - {ledger.step}:
-            self._remove(self.path(step))
+        self.settle(ledger)
 
     def load(self, step: int) -> Checkpoint:
         """Read a checkpoint that this run wrote.
@@ -120,13 +118,18 @@ class CheckpointStore:
             with storage.guarded(self.folder):
                 shutil.rmtree(self.folder)
 
-    def repair_best(self, ledger: Ledger) -> None:
-        """Make `best/` from the checkpoint of the ledger's step if that step is the best one and `best/` is older."""
-        if ledger.best_step != ledger.step or self._best_step() == ledger.step:
-            return
-        with storage.new_folder(self.folder / "best", replace=True) as staged:
-            shutil.copyfile(self.path(ledger.step) / TENSORS, staged / TENSORS)
-            storage.write_json(staged / BEST, {"step": ledger.best_step, "evaluation_loss": ledger.best_loss})
+    def settle(self, ledger: Ledger) -> None:
+        """Bring the folder in line with its latest checkpoint, whose ledger is given: what follows each save.
+
+        If that checkpoint is the best so far, `best/` is made from it; then older checkpoints go. A process may have
+        been killed before it came to this, so a run that is resumed begins with it.
+        """
+        if ledger.best_step == ledger.step and self._best_step() != ledger.step:
+            with storage.new_folder(self.folder / "best", replace=True) as staged:
+                shutil.copyfile(self.path(ledger.step) / TENSORS, staged / TENSORS)
+                storage.write_json(staged / BEST, {"step": ledger.best_step, "evaluation_loss": ledger.best_loss})
+        for step in self._steps() - {ledger.step}:
+            self._remove(self.path(step))
 
     def load_best(self, step: int) -> dict[str, Tensor]:
         """Return the tensors of the best evaluated adapter, which must be that of `step`.

@@ -188,7 +188,7 @@ def _recording(
         return
     store, step = CheckpointStore(folder.checkpoints), checkpoint.ledger.step if checkpoint else None
     if checkpoint:
-        store.repair_best(checkpoint.ledger)
+        store.settle(checkpoint.ledger)
     else:
         store.clear()
     folder.truncate_events(step)
