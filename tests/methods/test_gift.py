@@ -6,6 +6,7 @@ import copy
 import json
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -577,3 +578,28 @@ def test_registering_twice_and_beside_a_peft_that_has_it():
     peft.register()
     peft.register()
     assert list(PeftType) == before and peft.is_registered("gift")
+
+
+def test_many_full_names_as_targets_survive_saving(tmp_path):
+    """PEFT shortens lists of 20 and more targets; the groups must not be renamed by that."""
+    make = partial(tiny.llama, num_hidden_layers=12)
+    targets = [name for name, module in make().named_modules() if name.endswith(("q_proj", "v_proj"))]
+    model = trained(make(), target_modules=targets, side=dict.fromkeys(targets, "input"), share="type")
+    assert len(targets) == 24 and model.peft_config["default"].target_modules == sorted(targets)
+    model.save_pretrained(tmp_path, save_embedding_layers=False)
+    assert torch.equal(logits(PeftModel.from_pretrained(make(), tmp_path).eval()), logits(model))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert"])
+def test_settings_with_roles_fit_other_architectures(name: str):
+    from transformers import BertConfig, BertModel
+
+    from budwood.methods.gift import GiftSettings, make_config
+
+    small = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, vocab_size=99)
+    base = tiny.gpt2() if name == "gpt2" else BertModel(BertConfig(**small))
+    config = make_config(GiftSettings(rank=4), base)
+    model = get_peft_model(base, config)
+    layers = [module for module in model.modules() if isinstance(module, GiftLayer)]
+    assert len(layers) == (8 if name == "gpt2" else 12)
+    assert {layer.in_features for layer in layers if "default" in layer.gift_out} == {128 if name == "gpt2" else 48}

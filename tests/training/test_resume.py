@@ -107,6 +107,7 @@ def test_every_kind_of_adapter(tmp_path, make):
     require_equal(*go(RunFolder(path), make, resume=True), path, *wanted, tmp_path / "straight")
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # workers are forks
 def test_stopped_many_times_with_patience_and_workers(tmp_path):
     changes = dict(learning_rate=0.05, patience=2, evaluate_every=1, epochs=10, rows=make_rows(8), workers=1)
     wanted = go(RunFolder(tmp_path / "straight"), lora_model, **changes)

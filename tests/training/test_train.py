@@ -363,3 +363,10 @@ def test_a_file_that_grows_over_the_limit_of_the_system(tmp_path):
     assert (status["state"], status["exit_code"], status["error"]["type"]) == ("failed", 3, "StorageError")
     assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
     assert run(tmp_path / "run", lora_model(), save_every=2, resume=True).steps == 5
+
+
+def test_nothing_reports_or_prints_unless_asked(tmp_path, monkeypatch):
+    trainers = []
+    monkeypatch.setattr("budwood.training.train._run", lambda trainer, *_: trainers.append(trainer))
+    run(tmp_path / "run", lora_model())
+    assert [type(callback).__name__ for callback in trainers[0].callback_handler.callbacks] == ["Flow"]

@@ -28,7 +28,8 @@ class Feed:
     Attributes:
         train, evaluation: encoded rows.
         collate: makes a padded batch of rows.
-        probes: further figures to take of the model at each evaluation, by name.
+        probes: further figures to take of the model at each evaluation, by name; called in evaluation mode, without
+            gradients.
     """
 
     train: Sequence[Encoded]

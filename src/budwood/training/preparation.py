@@ -18,6 +18,14 @@ from budwood.training.settings import TrainingSettings
 
 
 def require_usable(model: nn.Module, feed: Feed, settings: TrainingSettings) -> None:
+    """Refuse what cannot be trained, before anything is written.
+
+    Raises:
+        ConfigError: no learning rate, patience without evaluation rows, a tracker that is not installed, or no
+            trainable parameter.
+        DataError: no token has a weight.
+        NotSupportedError: a model of another kind, or in float16.
+    """
     language_model(model)
     if settings.learning_rate is None:
         raise ConfigError("no learning rate was given", action="set training.learning_rate")
@@ -29,16 +37,14 @@ def require_usable(model: nn.Module, feed: Feed, settings: TrainingSettings) -> 
     for tracker in settings.trackers:
         if importlib.util.find_spec(tracker) is None:
             raise ConfigError(f"the tracker {tracker} is not installed", action=f"pip install {tracker}")
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    if not trainable:
+    if not any(p.requires_grad for p in model.parameters()):
         raise ConfigError("no parameter of the model requires gradients", action="attach an adapter first")
     if any(p.dtype == torch.float16 for p in model.parameters()):
         raise NotSupportedError(
             "the model is in float16, whose range is too small for gradients", action="load it in bfloat16 or float32"
         )
-    if not any(
-        w > 0 for row in feed.train for w, label in zip(row.loss_weights[1:], row.labels[1:]) if label != IGNORED
-    ):
+    targets = (pair for row in feed.train for pair in zip(row.labels[1:], row.loss_weights[1:]))
+    if not any(label != IGNORED and weight > 0 for label, weight in targets):
         raise DataError(f"none of {len(feed.train)} training rows has a token with a weight above 0")
 
 

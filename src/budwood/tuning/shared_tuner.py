@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from abc import abstractmethod
 from collections.abc import Iterator
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 from peft import PeftConfig
@@ -61,24 +61,42 @@ class SharedTuner(BaseTuner):
     def inject_adapter(self, model: nn.Module, adapter_name: str, **kwargs: Any) -> None:
         """Check the whole plan against the model before any module is replaced, then let PEFT inject."""
         config = self._prepare_adapter_config(self.peft_config[adapter_name], self.get_model_config(model))
-        self._check_plan(model, _maybe_include_all_linear_layers(config, model))
+        config = _maybe_include_all_linear_layers(config, model)
+        self._plans[adapter_name] = self._plan(model, config)
+        targets = config.target_modules
         super().inject_adapter(model, adapter_name, **kwargs)
+        config.target_modules = targets  # PEFT shortens long lists, and kinds are named after the targets
 
-    def _check_plan(self, model: nn.Module, config: PeftConfig) -> None:
+    @cached_property
+    def _plans(self) -> dict[str, dict[str, str]]:
+        """For each adapter, the kind of each module that it adapts, by the module's name."""
+        return {}
+
+    def _plan(self, model: nn.Module, config: PeftConfig) -> dict[str, str]:
+        """Return the kind of each targeted module.
+
+        Raises:
+            ConfigError: groups, sides or ranks that cannot be.
+            NotSupportedError: a target is not a linear layer.
+        """
         grouping = self.grouping(config)
         check_share(grouping.share)
+        found: dict[str, str] = {}
         members = []
         for name, module in model.named_modules():
             if name and self._check_target_module_exists(config, name):
                 _refuse_unless_linear(name, module, model)
-                kind, sizes = kind_of(name, config.target_modules), _sizes(module)
-                for place in self.places(config, kind):
-                    members.append(Member(name, kind, place, sizes[place == "output"]))
+                found[name], sizes = kind_of(name, config.target_modules), _sizes(module)
+                for place in self.places(config, found[name]):
+                    members.append(Member(name, found[name], place, sizes[place == "output"]))
         check_members(grouping, members)
+        self.check_kinds(config, set(found.values()))
+        self._check_ranks(config, grouping, members)
+        return found
+
+    def _check_ranks(self, config: PeftConfig, grouping: Grouping, members: list[Member]) -> None:
         default, ranks = self.ranks(config)
-        kinds = {member.kind for member in members}
-        self.check_kinds(config, kinds)
-        check_ranks(grouping, kinds, ranks)
+        check_ranks(grouping, {member.kind for member in members}, ranks)
         for member in members:
             rank = rank_of(grouping, member.kind, ranks, default)
             if rank > member.width:
@@ -110,7 +128,7 @@ class SharedTuner(BaseTuner):
         return self.tuner_layer_cls(target, *_sizes(target), backend)
 
     def _spec(self, config: PeftConfig, adapter: str, layer: SharedLayer, name: str) -> AdapterSpec:
-        kind = kind_of(name, config.target_modules)
+        kind = self._plans[adapter][name]
         default, ranks = self.ranks(config)
         grouping = self.grouping(config)
         rank = rank_of(grouping, kind, ranks, default)

@@ -6,7 +6,8 @@ from transformers import PreTrainedModel
 
 from budwood.methods.gift import GiftSettings
 from budwood.methods.gift.config import GiftConfig
-from budwood.models import Site, find_sites, resolve_targets
+from budwood.models import Site, matching_sites, resolve_targets
+from budwood.tuning.groups import kind_of
 from budwood.tuning.targets import task_type
 
 
@@ -18,13 +19,13 @@ def to_config(settings: GiftSettings, model: PreTrainedModel) -> GiftConfig:
     """
     wanted = ["all"] if settings.targets == "all" else settings.targets
     leaves = resolve_targets(model, wanted)
-    sites = {site.leaf: site for site in find_sites(model) if site.leaf in leaves}
+    sides = {kind_of(site.name, leaves): _side(settings, site) for site in matching_sites(model, leaves)}
     return GiftConfig(
         r=settings.rank,
         gift_alpha=settings.alpha,
         target_modules=leaves,
         layers_to_transform=settings.layers,
-        side={leaf: _side(settings, site) for leaf, site in sites.items()},
+        side=sides,
         share=_share(settings, model),
         share_depth=settings.share_depth,
         group_ranks={_label(model, key): rank for key, rank in settings.group_ranks.items()},
