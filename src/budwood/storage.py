@@ -9,8 +9,8 @@ import contextlib
 import errno
 import json
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -67,16 +67,15 @@ def write_text(path: str | Path, text: str) -> None:
     path = Path(path)
     with guarded(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=PARTIAL, dir=path.parent)
+        temporary = _temporary(path.parent)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
+            with open(temporary, "x", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(temporary, 0o666 & ~_umask())
             os.replace(temporary, path)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
 
 
@@ -103,8 +102,8 @@ def new_folder(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
         raise StorageError(f"{path} exists already", action="choose another place, or remove it first")
     with guarded(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=path.parent))
-        os.chmod(temporary, 0o777 & ~_umask())
+        temporary = _temporary(path.parent)
+        temporary.mkdir()
         try:
             yield temporary
             _swap(temporary, path)
@@ -118,8 +117,8 @@ def _swap(temporary: Path, path: Path) -> None:
     if not path.exists():
         os.replace(temporary, path)
         return
-    aside = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=path.parent))
-    os.replace(path, aside / path.name)
+    aside = _temporary(path.parent)
+    os.replace(path, aside)
     os.replace(temporary, path)
     shutil.rmtree(aside, ignore_errors=True)
 
@@ -133,7 +132,6 @@ def sweep(folder: str | Path) -> None:
             entry.unlink(missing_ok=True)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _temporary(folder: Path) -> Path:
+    """Return a new name in `folder`. Made by `open` or `mkdir`, it gets the permissions that the user's umask gives."""
+    return folder / f"{PARTIAL}{secrets.token_hex(8)}"

@@ -10,7 +10,9 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from budwood.training.folder import RunFolder, read_events
 from budwood.training.settings import TrainingSettings
+from budwood.training.train import train
 from tests import tiny
 
 
@@ -57,3 +59,16 @@ def lora_model(seed: int = 0, dropout: float = 0.0, base=None, **changes) -> Pef
 
 def settings(**changes) -> TrainingSettings:
     return TrainingSettings(**({"epochs": 1, "batch_size": 4, "learning_rate": 1e-2, "warmup_steps": 2} | changes))
+
+
+def run(path, model, rows=None, evaluation=(), *, seed=0, **changes):
+    kinds = {key: changes.pop(key) for key in ("probes", "resume", "progress") if key in changes}
+    rows = make_rows(20) if rows is None else rows
+    folder = RunFolder(path)
+    return train(
+        model, rows, evaluation, collate, settings(**changes), folder, seed=seed, **{"progress": False} | kinds
+    )
+
+
+def losses(path) -> list[float]:
+    return [event["loss"] for event in read_events(path) if "loss" in event]

@@ -21,6 +21,7 @@ from torch import nn
 
 from budwood.errors import AdapterError, nearest
 from budwood.storage import read_json
+from budwood.tuning.attach import quiet_peft
 
 PREFIX = "base_model.model."  # what PEFT puts before the name of a module of the base
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -208,7 +209,7 @@ def load_foreign(model: nn.Module, folder: str | Path, adapter: str = "default")
     for problem in check_against_base(info, [name for name, _ in model.named_modules()]):
         raise AdapterError(f"{folder}: {problem.text}", action="choose the base it was made for, with --base")
     try:
-        with warnings.catch_warnings():
+        with quiet_peft():
             warnings.filterwarnings("ignore", message="Found missing adapter keys")  # an error below
             loaded = PeftModel.from_pretrained(model, str(folder), adapter_name=adapter)
             # `from_pretrained` keeps the result of loading to itself; loading once more returns it.

@@ -138,12 +138,8 @@ class RunFolder:
         state = read_status(self.path)["state"]
         if state == "done":
             return UsageError(f"{self.path} holds a finished run", action="choose another place, or use --force")
-        return UsageError(
-            f"{self.path} holds a run that is {state}",
-            action="wait for it, or choose another place"
-            if state == "running"
-            else "go on with it by --resume, or choose another place",
-        )
+        going_on = "wait for it" if state == "running" else "go on with --resume, begin anew with --force"
+        return UsageError(f"{self.path} holds a run that is {state}", action=f"{going_on}, or choose another place")
 
     def _in_use(self, status: Status | None) -> UsageError:
         by = f" (process {status.pid} on {status.host})" if status else ""
