@@ -64,7 +64,9 @@ def test_a_folder_is_replaced_only_when_asked(tmp_path):
     assert os.listdir(tmp_path / "run") == ["new"] and os.listdir(tmp_path) == ["run"]
 
 
-@pytest.mark.parametrize("text", ["No space left on device (os error 28)", "Error while serializing: I/O error: No space left on device"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text", ["No space left on device (os error 28)", "Error while serializing: I/O error: No space left on device"]
+)
 def test_other_libraries_words_for_a_full_disk_are_understood(text: str, tmp_path):
     with pytest.raises(StorageError, match="the disk is full"), storage.guarded(tmp_path):
         raise RuntimeError(text)

@@ -133,5 +133,5 @@ def sweep(folder: str | Path) -> None:
 
 
 def _temporary(folder: Path) -> Path:
-    """Return a new name in `folder`. Made by `open` or `mkdir`, it gets the permissions that the user's umask gives."""
+    """Return a new name in `folder`; `open` and `mkdir` give it the permissions that the user's umask allows."""
     return folder / f"{PARTIAL}{secrets.token_hex(8)}"
