@@ -20,7 +20,7 @@ def test_demo_measures_on_orders_that_were_not_trained_on(budwood_cli, tmp_path)
         [json.loads(line)["prompt"] for line in (tmp_path / "d" / name).read_text().splitlines()]
         for name in ("train.jsonl", "test.jsonl")
     )
-    assert (len(train), len(test)) == (500, 200)
+    assert (len(train), len(test)) == (500, 100)
     assert not set(train) & set(test)
     for shown in ("0.955", "2,442,240", "147,456", "verified", "budwood export d/run --to lora"):
         assert shown in result.stdout
