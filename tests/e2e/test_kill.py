@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,11 +34,15 @@ def in_a_child(work: Callable[[], None]) -> int:
 
 
 def watch(folder: Path, on_write: Callable[[], None]) -> None:
-    """Call `on_write` before each operation of this process on a file of `folder`. It cannot be undone."""
+    """Call `on_write` before each operation of the main thread on a file of `folder`. It cannot be undone.
+
+    The heartbeat's thread is left out: how often it writes depends on the clock.
+    """
     prefix = str(folder)
 
     def hook(event: str, arguments: tuple) -> None:
-        if event in WRITES and arguments and str(arguments[0]).startswith(prefix):
+        main = threading.current_thread() is threading.main_thread()
+        if main and event in WRITES and arguments and str(arguments[0]).startswith(prefix):
             on_write()
 
     sys.addaudithook(hook)
