@@ -13,7 +13,7 @@ BIN = Path(sys.executable).parent
 
 
 def steps(fast: bool) -> list[tuple[str, list[str]]]:
-    pytest = [str(BIN / "pytest"), "-q", "-n", "2", "--dist", "loadfile"]
+    pytest = [str(BIN / "pytest"), "-q", "-n", "2", "--dist", "loadfile", "--durations", "12"]
     return [
         ("format", [str(BIN / "ruff"), "format", "--check", "."]),
         ("lint", [str(BIN / "ruff"), "check", "."]),
