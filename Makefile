@@ -11,7 +11,7 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check --no-input -q
 # Spinning OpenMP threads make two cores slower than one when anything else runs.
 export OMP_WAIT_POLICY := passive
 
-.PHONY: setup demo test fast check clean
+.PHONY: setup demo test fast check llamacpp clean
 setup: $(VENV)/.ready
 
 $(VENV)/.ready: pyproject.toml constraints.txt requirements-models.txt
@@ -25,7 +25,12 @@ $(VENV)/.ready: pyproject.toml constraints.txt requirements-models.txt
 demo: setup
 	$(VENV)/bin/budwood demo
 
+# llama.cpp itself, for the tests of GGUF exports: built once, kept in the user's cache. Without it they are skipped.
+llamacpp: setup
+	$(VENV)/bin/python scripts/llama_cpp_wheel.py
+
 test: setup
+	-$(VENV)/bin/python scripts/llama_cpp_wheel.py
 	$(VENV)/bin/python scripts/check.py
 
 fast: setup

@@ -150,7 +150,7 @@ def _attach(model: Any, recipe: Recipe) -> PeftModel:
 def _publish(recipe: Recipe, prepared: _Prepared, folder: RunFolder, metrics: dict[str, Any]) -> None:
     """Write `adapter/`, which appears only when a fresh process has loaded it and computed the same bits."""
     with storage.new_folder(folder.adapter, replace=True) as staged:
-        facts.save(staged, prepared.adapted, prepared.base.tokenizer, _facts(recipe, prepared), metrics)
+        facts.save(staged, prepared.adapted, prepared.base, _facts(recipe, prepared), metrics)
         report = verify_native(
             prepared.adapted.eval(), staged, native_base(prepared.base), probe_inputs(prepared.base.tokenizer, seed=0)
         )
@@ -195,10 +195,13 @@ def compare_with_lora(model: PeftModel, parameters: int, size: int | None) -> li
 
     A LoRA has r (d_in + d_out) numbers a layer; the size of its file is 4 bytes a number, without the header.
     """
-    base = model.get_base_model()
-    adapted = set(model.base_model.targeted_module_names)
-    lora = sum(LORA_RANK * (s.in_features + s.out_features) for s in find_sites(base) if s.name in adapted)
-    name = model.peft_config["default"].peft_type.lower()
+    config = model.peft_config["default"]
+    sites = find_sites(model.get_base_model())
+    if not config.is_prompt_learning:  # a prompt changes no layer: it is compared with a LoRA on all of them
+        adapted = set(model.base_model.targeted_module_names)
+        sites = [site for site in sites if site.name in adapted]
+    lora = sum(LORA_RANK * (site.in_features + site.out_features) for site in sites)
+    name = config.peft_type.lower()
     return [
         {"adapter": f"this {name}", "parameters": parameters, "bytes": size or 4 * parameters},
         {"adapter": f"lora r={LORA_RANK}, same layers", "parameters": lora, "bytes": 4 * lora},

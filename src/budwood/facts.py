@@ -11,12 +11,12 @@ from typing import Any
 
 from peft import PeftModel
 from pydantic import BaseModel, ConfigDict, ValidationError
-from transformers import PreTrainedTokenizerBase
 
 from budwood import __version__, storage
 from budwood.data.settings import Template
 from budwood.errors import AdapterError
 from budwood.export.card import CardFacts, CardUse, model_card
+from budwood.models import Base
 from budwood.tuning.attach import quiet_peft
 from budwood.tuning.registry import methods
 
@@ -84,20 +84,14 @@ def read(folder: Path) -> AdapterFacts | None:
     return facts
 
 
-def save(
-    folder: Path,
-    model: PeftModel,
-    tokenizer: PreTrainedTokenizerBase,
-    facts: AdapterFacts,
-    metrics: dict[str, Any],
-) -> None:
+def save(folder: Path, model: PeftModel, base: Base, facts: AdapterFacts, metrics: dict[str, Any]) -> None:
     """Write adapter, tokenizer, template, facts and card into `folder`, which the caller makes whole."""
     config = model.peft_config["default"]
-    config.base_model_name_or_path, config.revision = facts.base, facts.revision
+    config.base_model_name_or_path, config.revision = base.source.loadable, facts.revision
     with storage.guarded(folder), quiet_peft():
         # save_embedding_layers=False: budwood never resizes a vocabulary, and "auto" asks the hub about the base.
         model.save_pretrained(folder, save_embedding_layers=False)
-        tokenizer.save_pretrained(folder)
+        base.tokenizer.save_pretrained(folder)
     storage.write_json(folder / FILE, facts.model_dump(mode="json"))
     use = CardUse(task_type=str(config.task_type or ""), commands={"budwood": f"model, tokenizer = {_OPEN}.load()"})
     storage.write_text(folder / "README.md", model_card(facts.card(metrics), use))

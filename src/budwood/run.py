@@ -9,25 +9,31 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from peft import PeftModel
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from budwood import facts, peft
 from budwood.data.render import Renderer
-from budwood.errors import AdapterError, BaseMismatchError, NotSupportedError, nearest
+from budwood.errors import AdapterError, BaseMismatchError, NotSupportedError, UsageError, nearest
 from budwood.export.card import CardFacts
 from budwood.export.checks import Check, VerifyReport
 from budwood.export.foreign import AdapterInfo, inspect_adapter, load_foreign
-from budwood.export.logits import adapted_logits, probe_inputs
-from budwood.export.portable import ExportResult, export_lora
+from budwood.export.gguf_lora import export_gguf
+from budwood.export.gguf_verify import verify_gguf
+from budwood.export.logits import adapted_logits, base_logits, exact_logits, probe_inputs
+from budwood.export.merged import export_merged, refuse_quantised, verify_merged
+from budwood.export.portable import export_lora
+from budwood.export.result import ExportResult
 from budwood.export.verify import NativeBase, verify_native, verify_portable
 from budwood.facts import AdapterFacts
 from budwood.models import Base, Source, load_base, locate
 from budwood.training.folder import read_metrics, read_status
 
 log = logging.getLogger(__name__)
-EXPORTS = ("lora",)
+EXPORTS = ("lora", "gguf", "merged")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 REGISTER = "budwood.peft:register"
 
 
@@ -125,12 +131,13 @@ class Run:
             checks = self._check_portable(loaded, Path(folder) / "lora", inputs).checks
         return VerifyReport((*report.checks, *checks))
 
-    def export(self, kind: str, out: str | Path, *, force: bool = False) -> ExportResult:
+    def export(self, kind: str, out: str | Path, *, dtype: str = "auto", force: bool = False) -> ExportResult:
         """Write the adapter in a form that other software reads, and verify it there.
 
         Args:
-            kind: "lora", a portable PEFT LoRA.
-            out: the folder to write.
+            kind: "lora", a portable PEFT LoRA; "gguf", a LoRA for llama.cpp; "merged", the base with it merged in.
+            out: the folder to write; for "gguf" the file, or a folder for it.
+            dtype: "float32", "bfloat16" or "float16"; "auto" is float32, and for "merged" what the base is stored in.
             force: replace what is there.
 
         Raises:
@@ -139,21 +146,59 @@ class Run:
         """
         if kind not in EXPORTS:
             raise NotSupportedError(f"there is no export to {kind!r}", action=nearest(kind, EXPORTS))
+        if dtype != "auto" and dtype not in DTYPES:
+            raise UsageError(f"no export in {dtype!r}", wanted=nearest(dtype, ["auto", *DTYPES]))
+        write = {"lora": self._to_lora, "gguf": self._to_gguf, "merged": self._to_merged}[kind]
+        return write(Path(out), DTYPES.get(dtype), force)
+
+    def _to_lora(self, out: Path, dtype: torch.dtype | None, replace: bool) -> ExportResult:
         self.info.require("export")
         loaded = self.open()
         inputs = probe_inputs(loaded.tokenizer, seed=0)
         return self._portable(
             loaded,
-            Path(out),
-            replace=force,
+            out,
+            dtype=dtype or torch.float32,
+            replace=replace,
             inspect=lambda folder: self._check_portable(loaded, folder, inputs).require(),
+        )
+
+    def _to_gguf(self, out: Path, dtype: torch.dtype | None, replace: bool) -> ExportResult:
+        self.info.require("export")
+        loaded = self.open() if self.source.reference.quantisation else self.open(dtype="float32", device="cpu")
+        inputs = probe_inputs(loaded.tokenizer, seed=0)
+        return export_gguf(
+            loaded.model,
+            out,
+            base_id=self.source.loadable,
+            revision=self.source.revision,
+            card=self._card(),
+            dtype=dtype or torch.float32,
+            replace=replace,
+            inspect=lambda path: verify_gguf(path, loaded.model, self.source, inputs).require(),
+        )
+
+    def _to_merged(self, out: Path, dtype: torch.dtype | None, replace: bool) -> ExportResult:
+        refuse_quantised(self.source)
+        loaded = self.open(dtype="float32", device="cpu")
+        inputs = probe_inputs(loaded.tokenizer, seed=0)
+        adapted, base = adapted_logits(loaded.model, inputs), base_logits(loaded.model, inputs)
+        return export_merged(
+            loaded.model,
+            self.source,
+            out,
+            card=self._card(),
+            tokenizer=loaded.tokenizer,
+            dtype=dtype,
+            replace=replace,
+            inspect=lambda folder: verify_merged(folder, adapted, base, inputs).require(),
         )
 
     def _portable(self, loaded: Loaded, folder: Path, **options: Any) -> ExportResult:
         return export_lora(
             loaded.model,
             folder,
-            base_id=str(self.source.reference),
+            base_id=self.source.loadable,
             revision=self.source.revision,
             card=self._card(),
             tokenizer=loaded.tokenizer,
@@ -162,7 +207,14 @@ class Run:
 
     def _check_portable(self, loaded: Loaded, folder: Path, inputs: Tensor) -> VerifyReport:
         wanted = adapted_logits(loaded.model, inputs)
-        return verify_portable(folder, self.source.folder, wanted, inputs, loaded.model.dtype)
+        return verify_portable(
+            folder,
+            self.source.folder,
+            wanted,
+            inputs,
+            loaded.model.dtype,
+            exact=lambda: exact_logits(loaded.model, inputs),
+        )
 
     def _card(self) -> CardFacts:
         if self.facts:

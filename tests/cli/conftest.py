@@ -23,6 +23,9 @@ COMMANDS = {
     "data show": ["data", "show", "rows.jsonl"],
     "adapt": ["adapt", "smollm2", "--examples", "rows.jsonl"],
     "adapt --dry-run": ["adapt", "smollm2", "--examples", "rows.jsonl", "--dry-run"],
+    "plan": ["plan", "smollm2", "--examples", "rows.jsonl"],
+    "chat": ["chat", "runs/a"],
+    "report": ["report", "runs/a"],
     "eval": ["eval", "runs/a", "--rows", "test.jsonl"],
     "generate": ["generate", "runs/a", "--prompt", "Hi"],
     "verify": ["verify", "runs/a"],
@@ -47,8 +50,8 @@ def library(monkeypatch: pytest.MonkeyPatch, tmp_path):
 
 @pytest.fixture
 def budwood_cli(library) -> Callable[..., Result]:
-    """Run a command line in this process: `budwood_cli("adapt", "smollm2", ...)`."""
-    return lambda *words: CliRunner().invoke(app, list(words), catch_exceptions=False)
+    """Run a command line in this process: `budwood_cli("adapt", "smollm2", ...)`; one line is on standard input."""
+    return lambda *words: CliRunner().invoke(app, list(words), input="Hi\n", catch_exceptions=False)
 
 
 def only_object(output: str) -> dict[str, Any]:

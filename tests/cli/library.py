@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import budwood
+from budwood.errors import DataError
 
 CALLS: list[tuple[str, dict[str, Any]]] = []
 ERROR: list[BaseException] = []
@@ -86,7 +87,7 @@ class Run:
         ]
         return {"method": "gift", "final_loss": float("nan"), "comparison": comparison}
 
-    def export(self, kind: str, out: str | Path, *, force: bool = False) -> ExportResult:
+    def export(self, kind: str, out: str | Path, *, dtype: str = "auto", force: bool = False) -> ExportResult:
         return _answer("export", locals(), ExportResult())
 
     def verify(self, *, portable: bool = True) -> Report:
@@ -123,6 +124,78 @@ def preview(
     force: bool = False,
 ) -> dict[str, Any]:
     return _answer("preview", locals(), {"steps": 120, "recipe": {"training": {"epochs": 3}}})
+
+
+PLAN = {
+    "method": {"name": "gift", "built": True, "why": "the default for examples", "learns": "[φ]"},
+    "command": "budwood adapt smollm2 --examples 'my rows.jsonl' -o runs/x",
+    "model": {"reference": "smollm2", "class": "LlamaForCausalLM", "parameters": 134515008},
+    "trainable_parameters": 147456,
+    "adapter_bytes": 589824,
+    "comparison": [{"adapter": "this gift", "parameters": 1}, {"adapter": "lora r=16", "parameters": 2442240}],
+    "memory_mib": {"base": 513.1, "adapter": 2.2, "activations": 100.0, "logits": 5.0, "total": 620.3},
+    "memory_batch": {"rows": 8, "length": 64, "trained": 20},
+    "memory_formula": "a + b",
+    "steps": 188,
+    "tokens": 96000,
+    "seconds": {"estimate": None, "why": "unknown: no finished run"},
+    "exports": [{"export": "prompts", "possible": False, "reason": "no soft prompt"}],
+}
+NOT_BUILT = {
+    "method": {"name": "taalm", "built": False, "why": "this version does not have it yet", "instead": "write rows"},
+    "command": None,
+    "model": PLAN["model"],
+}
+
+
+def plan(
+    model: str,
+    evidence: Any = None,
+    *,
+    method: str | None = None,
+    tuner: str | None = None,
+    out: str | Path | None = None,
+    seed: int | None = None,
+    recipe: str | Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    return _answer("plan", locals(), NOT_BUILT if evidence and evidence.kind == "documents" else PLAN)
+
+
+class Conversation:
+    """Repeats what it hears, in pieces, and counts the turns."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+
+    def ask(self, text: str, on_text: Callable[[str], None] = lambda piece: None) -> Any:
+        self.turns += 1
+        answer = f"{self.turns}: {text}\n[b]!"
+        for piece in (answer[:3], answer[3:]):
+            on_text(piece)
+        if text == "too long":
+            raise DataError("a prompt of 300 tokens")
+        return _answer("ask", {"text": text}, SimpleNamespace(text=answer, ids=(1, 2), ended=True))
+
+    def reset(self) -> None:
+        self.turns = 0
+
+
+def open_conversation(
+    path: str | Path,
+    *,
+    base: str | None = None,
+    system: str | None = None,
+    max_new_tokens: int = 512,
+    temperature: float = 0.0,
+    seed: int = 0,
+    force: bool = False,
+) -> Conversation:
+    return _answer("open_conversation", locals(), Conversation())
+
+
+def write_report(run: str | Path, out: str | Path | None = None) -> dict[str, Any]:
+    return _answer("write_report", locals(), {"report": Path("runs/[a]/report/index.html"), "plots": []})
 
 
 def open_run(path: str | Path, *, base: str | None = None, force: bool = False) -> Run:
@@ -180,6 +253,9 @@ MODULES = {
     "run": [open_run],
     "_inspect": [methods_table, doctor, check_data, show_data, evaluate, generate],
     "recipe": [schema],
+    "_plan": [plan],
+    "_chat": [open_conversation],
+    "reports.report": [write_report],
 }
 
 

@@ -14,10 +14,14 @@ from torch import nn
 import tests.tiny as tiny
 from budwood import peft
 from budwood.errors import NotSupportedError
+from budwood.evals.generation import refuse_soft_prompt
 from budwood.tuning.attach import attach, count_parameters
 from budwood.tuning.factors import lora_factors
 from budwood.tuning.protocol import Promise, Tuner
 from budwood.tuning.registry import methods, tuners
+
+# PEFT hands a prefix to the model under an argument's old name.
+pytestmark = pytest.mark.filterwarnings("ignore:.past_key_values. is deprecated:FutureWarning")
 
 IDS = torch.tensor([[5, 9, 200, 31, 77, 3], [8, 8, 120, 4, 91, 250]])
 
@@ -95,8 +99,11 @@ def test_saved_and_loaded_gives_the_same_logits(tuner: Tuner, tmp_path):
     model.save_pretrained(tmp_path, save_embedding_layers=False)
     again = PeftModel.from_pretrained(tiny.llama(), tmp_path).eval()
     assert torch.equal(logits(again), logits(model))
-    stored = sum(tensor.numel() for tensor in load_file(tmp_path / "adapter_model.safetensors").values())
-    assert stored == count_parameters(model)
+    stored = load_file(tmp_path / "adapter_model.safetensors")
+    # VeRA saves its frozen A and B as well.
+    buffers = {name.removesuffix(".default") for name, _ in model.named_buffers(remove_duplicate=False)}
+    learned = sum(tensor.numel() for name, tensor in stored.items() if name not in buffers)
+    assert learned == count_parameters(model)
 
 
 def test_merged_equals_unmerged_and_unmerging_restores(tuner: Tuner):
@@ -115,7 +122,7 @@ def test_several_adapters(tuner: Tuner):
     first = logits(model)
     model.add_adapter("second", tuner.make_config(settings(tuner), tiny.llama()))
     model.set_adapter("second")
-    train(model)
+    train(model, steps=2)  # some tuners start without chance: as many steps would end at the same place
     assert not torch.equal(logits(model), first)
     model.set_adapter("default")
     assert torch.equal(logits(model), first)
@@ -146,6 +153,9 @@ def test_refusals_say_why(tuner: Tuner):
     if Promise.LORA in tuner.refuses:
         with pytest.raises(NotSupportedError):
             lora_factors(train(fresh(tuner)))
+    if Promise.GENERATE in tuner.refuses:
+        with pytest.raises(NotSupportedError):
+            refuse_soft_prompt(fresh(tuner))
 
 
 def test_every_setting_is_described(tuner: Tuner):
@@ -173,4 +183,4 @@ def test_declarations_load_no_torch():
 def test_pefts_own_entry_point_takes_our_configs(tuner: Tuner):
     config = tuner.make_config(settings(tuner), tiny.llama())
     assert isinstance(get_peft_model(tiny.llama(), config), PeftModel)
-    assert "target_modules" in inspect.signature(type(config)).parameters
+    assert config.is_prompt_learning or "target_modules" in inspect.signature(type(config)).parameters

@@ -225,10 +225,10 @@ def test_the_system_message_stands_first_unless_the_row_has_one():
 def test_many_rows_at_once_are_the_same_and_an_error_stays_in_its_place():
     renderer = Renderer(byte_tokenizer(samples.BRACKETS, merges=MERGES))
     good = [row("a", "b"), row("c ", " d", "e", "f")]
-    bad = Row((Message("system", "s"), Message("assistant", "x", True)), ("x",), Origin("f", 9))
+    bad = Row((Message("system", "s"), Message("assistant", "x", True)), ("x",), Origin("f.jsonl", 9))
     found = renderer.encode_rows([good[0], bad, good[1]], first_index=10)
     assert found[0] == renderer.encode(good[0], 10) and found[2] == renderer.encode(good[1], 12)
-    assert isinstance(found[1], LocatedError) and "f, line 9" in str(found[1]) and "alternate" in str(found[1])
+    assert isinstance(found[1], LocatedError) and "f.jsonl, line 9" in str(found[1]) and "alternate" in str(found[1])
     with pytest.raises(DataError, match="alternate"):
         renderer.encode(bad)
 
@@ -243,8 +243,8 @@ def test_a_template_that_opens_elsewhere_says_what_to_do():
 
 
 def test_a_conversation_that_begins_with_an_answer():
-    greeting = Row((Message("assistant", "hi", True),), ("hi",), Origin("f", 9))
-    with pytest.raises(DataError, match="f, line 9: the conversation begins with an answer"):
+    greeting = Row((Message("assistant", "hi", True),), ("hi",), Origin("f.jsonl", 9))
+    with pytest.raises(DataError, match=r"f\.jsonl, line 9: the conversation begins with an answer"):
         Renderer(tiny.tokenizer()).encode(greeting)
     (one,) = Renderer(tiny.tokenizer(), system="S").encode(greeting)
     assert one.supervised == 3

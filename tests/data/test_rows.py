@@ -60,6 +60,38 @@ def test_a_message_of_weight_zero_is_not_trained():
     assert row.weights == (0.5, 0.0, 0.5, 1.0)
 
 
+def test_sharegpt_is_messages_in_other_words():
+    talk = [("system", "s"), ("human", "a"), ("gpt", "b"), ("user", "c"), ("assistant", "d")]
+    row = made(conversations=[{"from": who, "value": text} for who, text in talk], id="x")
+    roles = ["system", "user", "assistant", "user", "assistant"]
+    assert turns(row) == [(role, text, role == "assistant") for role, (_, text) in zip(roles, talk)]
+    assert (row.shape, row.references, row.weights, row.continues) == ("sharegpt", ("d",), None, False)
+
+
+def test_the_system_field_of_sharegpt_is_its_first_turn():
+    talk = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b", "weight": 2}]
+    row = made(conversations=talk, system="Be kind.")
+    assert turns(row) == [("system", "Be kind.", False), ("user", "a", False), ("assistant", "b", True)]
+    assert row.weights == (1.0, 1.0, 2.0)
+    assert len(made(conversations=talk, system="").messages) == 2
+
+
+@pytest.mark.parametrize(
+    ("talk", "field", "told"),
+    [
+        ([{"from": "human", "value": "a"}], "conversations", "no turn has the role 'gpt'"),
+        ([{"from": "tool", "value": "a"}], "conversations[0].from", "no role 'tool'"),
+        ([{"role": "user", "content": "a"}], "conversations[0]", "no 'from'"),
+        ([{"from": "gpt", "value": " "}], "conversations[0].value", "empty"),
+        (["hello"], "conversations[0]", "str 'hello'"),
+        ([], "conversations", "an empty list"),
+    ],
+)
+def test_bad_sharegpt_rows_name_the_field(talk, field, told):
+    error = refused(conversations=talk)
+    assert error.field == field and told in error.problem
+
+
 def test_instruction_task():
     examples = [{"input": "p", "output": "q"}]
     row = made(definition="D.", input="i", outputs=["x", "y"], positive_examples=examples, task_id="t1")

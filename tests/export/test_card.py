@@ -61,7 +61,7 @@ def test_user_strings_cannot_leave_their_place():
     card = model_card(
         CardFacts(method="lora", base=evil, recipe={evil: evil}, command="echo '````'\n```\n# out"), CardUse()
     )
-    assert front_matter(card)["base_model"] == " ".join(evil.split())
+    assert "base_model" not in front_matter(card) and "license" not in front_matter(card)
     body = card.split("---\n", 2)[2]
     assert "<script>" not in body.replace("\\<script", "")
     assert "\n---\n" not in body and "\n# <" not in body

@@ -298,3 +298,16 @@ def test_the_real_native_process_has_the_same_bits(place):
 def test_a_base_that_is_gone_is_a_failed_check(place, tmp_path):
     report = verify_portable(place / "portable", tmp_path / "absent", reference(), IDS)
     assert failed(report) == {"a fresh process loads it"} and "absent" in str(report)
+
+
+def test_fp32_is_held_against_64_bits_where_it_is_itself_too_far_away():
+    exact = torch.full((1, 2, 3), 10.0, dtype=torch.float64)
+    trained = exact.float() + 1e-2  # what a model with huge activations does in fp32
+    for away, ok in ((5e-3, True), (-9e-3, True), (1.2e-2, False), (-0.5, False), (float("nan"), False)):
+        assert close("x", trained, exact.float() + away, lambda: exact).ok is ok
+    assert not close("x", trained, exact.float(), None).ok
+
+    def unneeded() -> torch.Tensor:
+        raise AssertionError
+
+    assert close("x", trained, trained + 1e-5, unneeded).ok

@@ -7,7 +7,21 @@ from typing import Annotated
 import typer
 
 from budwood import __version__
-from budwood.cli import adapt, config, data, demo, doctor, eval, export, generate, methods, verify
+from budwood.cli import (
+    adapt,
+    chat,
+    config,
+    data,
+    demo,
+    doctor,
+    eval,
+    export,
+    generate,
+    methods,
+    plan,
+    report,
+    verify,
+)
 from budwood.cli._shell import Group, Shell, command
 
 app = typer.Typer(
@@ -45,9 +59,12 @@ app.command("doctor")(command(doctor.doctor))
 app.command("methods")(command(methods.methods))
 data_app.command("check")(command(data.check))
 data_app.command("show")(command(data.show))
+app.command("plan")(command(plan.plan))
 app.command("adapt")(command(adapt.adapt))
 app.command("eval")(command(eval.evaluate))
 app.command("generate")(command(generate.generate))
+app.command("chat")(command(chat.chat))
 app.command("verify")(command(verify.verify))
 app.command("export")(command(export.export))
+app.command("report")(command(report.report))
 config_app.command("schema")(command(config.schema))

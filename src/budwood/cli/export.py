@@ -14,14 +14,24 @@ from budwood.cli._shell import Answer
 
 def export(
     run: RunPath,
-    to: Annotated[str, typer.Option("--to", metavar="lora|gguf|merged|prompts", help="The form to write.")],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The folder to write.")],
+    to: Annotated[str, typer.Option("--to", metavar="lora|gguf|merged", help="The form to write.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="OUT", help="The folder to write; for gguf a file, x.gguf.")
+    ],
     base: Base = None,
+    dtype: Annotated[
+        str,
+        typer.Option(
+            "--dtype",
+            metavar="auto|float32|bfloat16|float16",
+            help="Precision of the weights; auto is float32, and for merged that of the base.",
+        ),
+    ] = "auto",
     force: Annotated[
-        bool, typer.Option("--force", help="Replace DIR; take another base than the trained one.")
+        bool, typer.Option("--force", help="Replace OUT; take another base than the trained one.")
     ] = False,
 ) -> Answer:
-    """Write the adapter as LoRA, GGUF LoRA, merged model or prompts.
+    """Write a LoRA for PEFT and vLLM or for llama.cpp, or merge it.
 
     \b
     Example:
@@ -29,5 +39,5 @@ def export(
     """
     from budwood.run import open_run
 
-    found = open_run(run, base=base, force=force).export(to, out, force=force).to_dict()
+    found = open_run(run, base=base, force=force).export(to, out, dtype=dtype, force=force).to_dict()
     return Answer(found, overview(found))

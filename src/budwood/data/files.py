@@ -1,4 +1,5 @@
-"""Files in, records out: JSON Lines, JSON, CSV, TSV and Parquet, chosen by suffix and read lazily.
+"""Files in, records out: JSON Lines, JSON, CSV, TSV and Parquet, chosen by suffix and read lazily; and what the
+`datasets` library keeps (see `saved`).
 
 A record is one object with its origin; what its fields mean is the affair of `rows`. Text is UTF-8, with or without
 a byte order mark; blank lines are skipped. Everything that can be wrong with a file is a `DataError` that names file
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from budwood.data import saved
 from budwood.data.problems import EXAMPLE, LocatedError, Origin, or_raise, shorten
 from budwood.errors import nearest
 
@@ -42,11 +44,12 @@ def read_records(path: str | Path) -> Iterator[Record]:
     """Yield the records of a file one by one.
 
     Args:
-        path: a file whose suffix is one of `.jsonl .ndjson .json .csv .tsv .parquet`.
+        path: a file whose suffix is one of `.jsonl .ndjson .json .csv .tsv .parquet`; a folder that `save_to_disk` of
+            the `datasets` library wrote; or `owner/name[:split]`, a hub dataset in its local cache.
 
     Raises:
-        DataError: the file is missing, empty, a folder, of an unknown suffix (at once), or a line of it cannot be read
-            (when that line is reached).
+        DataError: the file is missing, empty, another folder, of an unknown suffix (at once), or a line of it cannot
+            be read (when that line is reached).
     """
     return or_raise(scan_records(path))
 
@@ -54,15 +57,24 @@ def read_records(path: str | Path) -> Iterator[Record]:
 def scan_records(path: str | Path) -> Iterator[Record | LocatedError]:
     """As `read_records`, but a bad line is yielded as its error, and reading goes on after it."""
     path = Path(path)
+    reader = _READERS.get(path.suffix.lower())
     if not path.exists():
+        if reader is None and saved.is_hub_id(path):
+            return _guarded(_numbered(saved.cached_rows(path), path), path)
         raise LocatedError("there is no such file", action="check the path", origin=Origin(str(path)))
     if path.is_dir():
-        raise LocatedError("this is a folder", wanted="a file of rows", origin=Origin(str(path)))
-    reader = _READERS.get(path.suffix.lower())
+        if saved.is_saved(path):
+            return _guarded(_numbered(saved.saved_rows(path), path), path)
+        wanted = "a file of rows, or a folder that save_to_disk of the datasets library wrote"
+        raise LocatedError("this is a folder", wanted=wanted, origin=Origin(str(path)))
     if reader is None:
         problem = f"files that end in {path.suffix!r} cannot be read" if path.suffix else "the file has no suffix"
         raise LocatedError(problem, wanted=nearest(path.suffix.lower(), _READERS), origin=Origin(str(path)))
     return _guarded(reader(path), path)
+
+
+def _numbered(rows: Iterable[dict[str, Any]], path: Path) -> Iterator[Record]:
+    return (Record(values, Origin(str(path), number)) for number, values in enumerate(rows, start=1))
 
 
 def _guarded(records: Iterable[Record | LocatedError], path: Path) -> Iterator[Record | LocatedError]:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from budwood.errors import DataError
 
+LINES = (".jsonl", ".ndjson", ".csv", ".tsv", ".txt", ".md")  # suffixes of files that have lines
 EXAMPLE = '{"prompt": "What is 2 + 2?", "completion": "4"}'
 
 Found = TypeVar("Found")
@@ -24,15 +25,15 @@ class Origin:
 
     Attributes:
         file: the path as the user gave it.
-        line: the line on which the row starts, from 1; the number of the row in JSON and Parquet files; 0 stands for
-            the file as a whole.
+        line: the line on which the row starts, from 1; the number of the row where rows are not lines (JSON, Parquet,
+            datasets); 0 stands for the file as a whole.
     """
 
     file: str
     line: int = 0
 
     def __str__(self) -> str:
-        unit = "row" if PurePath(self.file).suffix.lower() in (".json", ".parquet") else "line"
+        unit = "line" if PurePath(self.file).suffix.lower() in LINES else "row"
         return f"{self.file}, {unit} {self.line}" if self.line else self.file
 
 

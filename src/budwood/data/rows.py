@@ -3,6 +3,7 @@
     prompt/completion   {"prompt", "completion"}                text, and the text that continues it
     alpaca              {"instruction", "input", "output"}      `input` may be absent or empty
     messages            {"messages": [{"role", "content"}, …]}  every assistant turn is learned
+    sharegpt            {"conversations": [{"from", "value"}, …]}   the same; a `system` field is its first turn
     instruction task    {"definition", "input", "outputs"}      the first output is learned, all are references
 
 Any row may have a `weight`, and so may a message: a number ≥ 0 that scales the loss of its tokens. Other fields are
@@ -12,7 +13,7 @@ ignored. A new shape is one entry of `SHAPES`.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,38 +130,67 @@ def _instruction_task(fields: Fields) -> Content:
     return _exchange(f"{fields.text('definition')}\n\n{fields.text('input')}", *answers, task=task)
 
 
-def _messages(fields: Fields) -> Content:
-    turns = fields.as_list(fields.record.values["messages"], "messages", 'objects {"role", "content"}')
-    factors = tuple(_factor(fields, turn, f"messages[{i}]") for i, turn in enumerate(turns))
-    messages = tuple(
-        _message(fields, turn, f"messages[{i}]", factor) for i, (turn, factor) in enumerate(zip(turns, factors))
-    )
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """How a shape of conversations calls its parts, and its roles by the words that stand for them."""
+
+    turns: str
+    role: str
+    content: str
+    roles: Mapping[str, str]
+
+    @property
+    def turn(self) -> str:
+        return f'an object {{"{self.role}", "{self.content}"}}'
+
+
+_MESSAGES = _Keys("messages", "role", "content", {role: role for role in ROLES})
+_SPEAKERS = {"system": "system", "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"}
+_SHAREGPT = _Keys("conversations", "from", "value", _SPEAKERS)
+
+
+def _sharegpt(fields: Fields) -> Content:
+    talk, system = _conversation(fields, _SHAREGPT), fields.record.values.get("system")
+    if not system:
+        return talk
+    first = Message("system", fields.as_text(system, "system"))
+    return Content((first, *talk.messages), talk.references, factors=(1.0, *(talk.factors or ())))
+
+
+def _conversation(fields: Fields, keys: _Keys) -> Content:
+    turns = fields.as_list(fields.record.values[keys.turns], keys.turns, keys.turn.replace("an object", "objects"))
+    places = [f"{keys.turns}[{i}]" for i in range(len(turns))]
+    factors = tuple(_factor(fields, turn, place, keys) for turn, place in zip(turns, places))
+    messages = tuple(_message(fields, *each, keys) for each in zip(turns, places, factors))
     answers = [message.content for message in messages if message.trained]
     if not answers:
         silent = any(message.role == "assistant" for message in messages)
-        problem = "every assistant turn has weight 0" if silent else "no turn has the role 'assistant'"
-        fields.refuse("messages", problem, "at least one assistant turn to learn", "remove the row, or add the answer")
+        word = next(word for word, role in keys.roles.items() if role == "assistant")
+        problem = "every assistant turn has weight 0" if silent else f"no turn has the role {word!r}"
+        fields.refuse(keys.turns, problem, "at least one assistant turn to learn", "remove the row, or add the answer")
     return Content(messages, (answers[-1],), factors=factors)
 
 
-def _factor(fields: Fields, turn: Any, field: str) -> float:
+def _factor(fields: Fields, turn: Any, field: str, keys: _Keys) -> float:
     if not isinstance(turn, dict):
-        fields.refuse(field, f"the value is {type(turn).__name__} {shorten(turn)}", 'an object {"role", "content"}')
+        fields.refuse(field, f"the value is {type(turn).__name__} {shorten(turn)}", keys.turn)
     return fields.as_weight(turn.get("weight"), f"{field}.weight")
 
 
-def _message(fields: Fields, turn: dict[str, Any], field: str, factor: float) -> Message:
-    for key in ("role", "content"):
+def _message(fields: Fields, turn: dict[str, Any], field: str, factor: float, keys: _Keys) -> Message:
+    for key in (keys.role, keys.content):
         if key not in turn:
-            fields.refuse(field, f"the message has no {key!r}, only {listed(turn)}", 'an object {"role", "content"}')
+            fields.refuse(field, f"the message has no {key!r}, only {listed(turn)}", keys.turn)
     for key in _UNREAD:
         if turn.get(key):
             fields.refuse(f"{field}.{key}", "this part of a message would be lost", action="write it into the content")
-    role = fields.as_text(turn["role"], f"{field}.role")
-    if role not in ROLES:
-        fields.refuse(f"{field}.role", f"there is no role {role!r}", nearest(role, ROLES))
+    word = fields.as_text(turn[keys.role], f"{field}.{keys.role}")
+    if word not in keys.roles:
+        fields.refuse(f"{field}.{keys.role}", f"there is no role {word!r}", nearest(word, keys.roles))
+    role = keys.roles[word]
     read = fields.as_answer if role == "assistant" else fields.as_text
-    return Message(role, read(turn["content"], f"{field}.content"), trained=role == "assistant" and factor > 0)
+    text = read(turn[keys.content], f"{field}.{keys.content}")
+    return Message(role, text, trained=role == "assistant" and factor > 0)
 
 
 SHAPES: tuple[Shape, ...] = (
@@ -181,7 +211,13 @@ SHAPES: tuple[Shape, ...] = (
         "messages",
         ("messages",),
         '{"messages": [{"role": "user", "content": "Capital of Peru?"}, {"role": "assistant", "content": "Lima"}]}',
-        _messages,
+        lambda fields: _conversation(fields, _MESSAGES),
+    ),
+    Shape(
+        "sharegpt",
+        ("conversations",),
+        '{"conversations": [{"from": "human", "value": "Capital of Peru?"}, {"from": "gpt", "value": "Lima"}]}',
+        _sharegpt,
     ),
     Shape(
         "instruction task",

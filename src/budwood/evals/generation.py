@@ -35,6 +35,7 @@ from transformers import (
 
 from budwood.errors import DataError, NotSupportedError, UsageError
 from budwood.evals._running import BatchSize, Progress, context_length, device_of, evaluating, make_batches
+from budwood.evals._streaming import OnText, TextStream
 
 if TYPE_CHECKING:
     from budwood.data.render import Renderer
@@ -117,6 +118,33 @@ def generate(
     return [found[i] for i in range(len(prompts))]
 
 
+def stream(
+    model: nn.Module,
+    prompt: Sequence[int],
+    renderer: Renderer,
+    *,
+    max_new_tokens: int,
+    on_text: OnText,
+    sampling: Sampling | None = None,
+) -> Generation:
+    """Continue one prompt as `generate` does, and pass its text on while it is written.
+
+    Args:
+        on_text: called with each new piece of text; the pieces joined are the text of the result.
+
+    The other arguments and the errors are those of `generate`.
+    """
+    refuse_soft_prompt(model)
+    limit = _limit(prompt, max_new_tokens, context_length(model))
+    if sampling is not None:
+        _check(sampling)
+    streamer = TextStream(renderer, on_text)
+    with evaluating(model), _plain_generation(model):
+        (made,) = _Decoder(model, renderer, sampling).run([prompt], [0], limit, streamer)
+    streamer.finish(made.text)
+    return made
+
+
 def refuse_soft_prompt(model: nn.Module) -> None:
     """Raise `NotSupportedError` if `model` is a `PeftModel` whose active adapter is a prompt or a prefix.
 
@@ -179,8 +207,17 @@ class _Decoder:
         self.sampling = sampling
         self.device = device_of(model)
 
-    def run(self, prompts: Sequence[Sequence[int]], numbers: Sequence[int], limit: int) -> list[Generation]:
-        """Continue `prompts`; `numbers` are their places in the whole list and choose their random streams."""
+    def run(
+        self,
+        prompts: Sequence[Sequence[int]],
+        numbers: Sequence[int],
+        limit: int,
+        streamer: TextStream | None = None,
+    ) -> list[Generation]:
+        """Continue `prompts`; `numbers` are their places in the whole list and choose their random streams.
+
+        A `streamer` takes the ids of one prompt as they come.
+        """
         ends = sorted(self.renderer.end_token_ids)
         input_ids, attention_mask = (part.to(self.device) for part in _pad_left(prompts))
         settings = GenerationConfig(
@@ -191,6 +228,7 @@ class _Decoder:
             attention_mask=attention_mask,
             generation_config=settings,
             logits_processor=_processors(self.sampling, numbers, self.device),
+            streamer=streamer,
         )
         return [self._finish(ids) for ids in written[:, input_ids.shape[1] :].tolist()]
 

@@ -8,10 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
+# What the hub calls each kind of folder: relation to the base, library that loads it, tags.
+HUB: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "adapter": ("adapter", "peft", ("lora",)),
+    "merged": ("finetune", "transformers", ()),
+}
+PYTHON = ("PEFT", "transformers")  # consumers whose lines are Python; those of the others are for a shell
 MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~&])")
 
 
@@ -58,16 +64,18 @@ class CardUse:
         task_type: PEFT's task type, or empty.
         commands: the name of each consumer and the lines that make it read the folder.
         notes: what a user of the folder must know, one sentence each.
+        kind: what the folder holds: an `adapter`, or the base with it `merged` in.
     """
 
     task_type: str = ""
     commands: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    kind: Literal["adapter", "merged"] = "adapter"
 
 
 def model_card(facts: CardFacts, use: CardUse) -> str:
     """Return the text of README.md."""
-    title = f"{facts.method} adapter for {facts.base}"
+    title = f"{facts.method} adapter {'for' if use.kind == 'adapter' else 'merged into'} {facts.base}"
     sections = [
         _front_matter(facts, use),
         f"# {escape(title)}",
@@ -82,11 +90,12 @@ def model_card(facts: CardFacts, use: CardUse) -> str:
 
 
 def _front_matter(facts: CardFacts, use: CardUse) -> str:
+    relation, library, tags = HUB[use.kind]
+    on_the_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", facts.base)  # the hub refuses any other name of a base
     data: dict[str, Any] = {
-        "base_model": _one_line(facts.base),
-        "base_model_relation": "adapter",
-        "library_name": "peft",
-        "tags": list(dict.fromkeys(_one_line(tag) for tag in ("lora", facts.method, facts.tuner, "budwood") if tag)),
+        **({"base_model": facts.base, "base_model_relation": relation} if on_the_hub else {}),
+        "library_name": library,
+        "tags": list(dict.fromkeys(_one_line(tag) for tag in (*tags, facts.method, facts.tuner, "budwood") if tag)),
     }
     if use.task_type == "CAUSAL_LM":
         data["pipeline_tag"] = "text-generation"
@@ -132,7 +141,7 @@ def _bullets(sentences: Iterable[str]) -> str:
 
 
 def _snippet(name: str, text: str) -> str:
-    return f"{escape(name)}:\n\n{_fenced(text, 'python' if name == 'PEFT' else 'bash')}"
+    return f"{escape(name)}:\n\n{_fenced(text, 'python' if name in PYTHON else 'bash')}"
 
 
 def _fenced(text: str, language: str) -> str:

@@ -9,7 +9,6 @@ The padding and the folding are exact: ΔW of every module is what the trained a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,45 +20,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pytorch_utils import Conv1D
 
-from budwood.errors import AdapterError, NotSupportedError
 from budwood.export.card import CardFacts, CardUse, model_card
 from budwood.export.foreign import CONFIG, PREFIX, WEIGHTS
+from budwood.export.pairs import changes_nothing, name_of_head, padded_pairs, refuse_tied_head
+from budwood.export.result import ExportResult
 from budwood.export.serving import Served, served_rank
 from budwood.export.targets import Targets, describe
 from budwood.storage import new_folder, write_json, write_text
-from budwood.tuning.factors import MERGE, LoraFactors, lora_factors
-
-
-@dataclass(frozen=True)
-class ExportResult:
-    """What was written.
-
-    Args:
-        folder: where it lies.
-        kind: `lora`.
-        bytes: size of the weights file.
-        rank: the one rank of all modules.
-        modules: how many modules are adapted.
-        serve_lines: consumer to the lines that use the folder.
-        notes: what the user must know, one sentence each.
-    """
-
-    folder: Path
-    kind: str
-    bytes: int
-    rank: int
-    modules: int
-    serve_lines: Mapping[str, str]
-    notes: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The result as `--json` prints it."""
-        return {
-            **vars(self),
-            "folder": str(self.folder),
-            "serve_lines": dict(self.serve_lines),
-            "notes": [*self.notes],
-        }
+from budwood.tuning.factors import LoraFactors, lora_factors
 
 
 def export_lora(  # noqa: PLR0913
@@ -96,9 +64,9 @@ def export_lora(  # noqa: PLR0913
     """
     factors = lora_factors(model, adapter)
     base = model.get_base_model()
-    _refuse_tied_head(base)
+    refuse_tied_head(base)
     rank = served_rank(max(pair.A.shape[0] for pair in factors.values()))
-    tensors = _tensors(factors, rank, dtype)
+    pairs = padded_pairs(factors, rank, dtype)
     task, base_config = _task_type(model, adapter), _config_of(base)
     served = Served(Path(out).absolute(), base_id, revision, rank, task, base_config)
     notes = _notes(base, factors, rank, served)
@@ -108,7 +76,7 @@ def export_lora(  # noqa: PLR0913
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
             (folder / "added_tokens.json").unlink(missing_ok=True)  # SGLang reads it as new words of the vocabulary
-        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+        save_file(_tensors(pairs), folder / WEIGHTS, metadata={"format": "pt"})
         write_json(folder / CONFIG, config)
         write_text(
             folder / "README.md", model_card(card, CardUse(task or "", served.commands(served.folder.name), notes))
@@ -118,19 +86,6 @@ def export_lora(  # noqa: PLR0913
     return ExportResult(served.folder, "lora", size, rank, len(factors), served.commands(str(served.folder)), notes)
 
 
-def _refuse_tied_head(base: nn.Module) -> None:
-    """Refuse an adapted output layer whose weight is the embedding: llama.cpp and others have one tensor for both."""
-    if not isinstance(base, PreTrainedModel):
-        return
-    head = base.get_output_embeddings()
-    if isinstance(head, BaseTunerLayer) and head.weight is base.get_input_embeddings().weight:
-        raise NotSupportedError(
-            f"{_name_of_head(base)}: the output layer is adapted, and its weight is tied to the embedding",
-            wanted="an adapter that leaves the tied output layer alone",
-            action=MERGE,
-        )
-
-
 def _wrapped(base: nn.Module, name: str) -> nn.Module:
     """Return the layer of the base that the adapter wraps."""
     layer = base.get_submodule(name)
@@ -138,30 +93,13 @@ def _wrapped(base: nn.Module, name: str) -> nn.Module:
     return layer.get_base_layer()
 
 
-def _tensors(factors: Mapping[str, LoraFactors], rank: int, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return the file: lora_A (rank, d_in) and lora_B (d_out, rank) of each module, padded with zeros."""
-    tensors = {}
-    for name, (a, b) in factors.items():
-        missing = rank - a.shape[0]
-        padded = {
-            "lora_A": nn.functional.pad(a, (0, 0, 0, missing)),
-            "lora_B": nn.functional.pad(b, (0, missing)),
-        }
-        for letter, tensor in padded.items():
-            tensors[f"{PREFIX}{name}.{letter}.weight"] = _stored(name, tensor, dtype)
-    return tensors
-
-
-def _stored(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    stored = tensor.detach().to("cpu", dtype).contiguous()
-    if not torch.isfinite(stored).all():
-        finite = bool(torch.isfinite(tensor).all())
-        raise AdapterError(
-            f"{name}: a factor {f'is too large for {dtype}' if finite else 'is NaN or infinite'}",
-            wanted="finite numbers",
-            action="export as bfloat16 or float32" if finite else "train again with a lower learning rate",
-        )
-    return stored
+def _tensors(pairs: Mapping[str, LoraFactors]) -> dict[str, Tensor]:
+    """Return the content of the file: two tensors a module, under PEFT's keys."""
+    return {
+        f"{PREFIX}{name}.{letter}.weight": tensor
+        for name, pair in pairs.items()
+        for letter, tensor in (("lora_A", pair.A), ("lora_B", pair.B))
+    }
 
 
 def _task_type(model: PeftModel, adapter: str) -> str | None:
@@ -224,15 +162,10 @@ def _notes(base: nn.Module, factors: Mapping[str, LoraFactors], rank: int, serve
         notes.append(
             f"Modules are padded with zeros to rank {rank} (smallest trained: {smallest}); no result changes."
         )
-    if not any(pair.A.any() and pair.B.any() for pair in factors.values()):
+    if changes_nothing(factors):
         notes.append("Every ΔW is zero: this adapter changes nothing.")
-    if isinstance(base, PreTrainedModel) and _name_of_head(base) in factors:
+    if isinstance(base, PreTrainedModel) and name_of_head(base) in factors:
         notes.append("The output layer is adapted, which not every server reads.")
     if gap := served.vllm_gap():
         notes.append(gap + ".")
     return tuple(notes)
-
-
-def _name_of_head(base: PreTrainedModel) -> str:
-    head = base.get_output_embeddings()
-    return next((name for name, module in base.named_modules() if head is not None and module is head), "")

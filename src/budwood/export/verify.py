@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,7 +94,7 @@ def verify_native(
         "autocast": _in_fp32(model, adapter),
     }
     command = [sys.executable, "-P", "-m", "budwood.export.native_probe"]
-    answer = _ask(command, request, inputs, timeout_s)
+    answer = ask(command, request, inputs, timeout_s)
     if isinstance(answer, Check):
         return VerifyReport((answer,))
     parameters, stored = set(answer.result["parameters"]), set(answer.result["file"])
@@ -116,6 +117,7 @@ def verify_portable(
     inputs: Int[Tensor, "b t"],
     dtype: torch.dtype = torch.float32,
     *,
+    exact: Callable[[], Float[Tensor, "b t v"]] | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> VerifyReport:
     """Check the file of an export, then load it without budwood and compare with the trained model's logits.
@@ -127,6 +129,8 @@ def verify_portable(
             a weak adapter can drown in rounding, which the check then says.
         inputs: token ids, from `probe_inputs`.
         dtype: of the base.
+        exact: computes the trained model's logits in 64 bits, for models whose fp32 is itself farther from them than
+            the tolerance; see `checks.close`.
         timeout_s: how long the fresh process may take.
 
     Raises:
@@ -139,7 +143,7 @@ def verify_portable(
         "adapter": str(Path(folder).absolute()),
         "dtype": str(dtype).removeprefix("torch."),
     }
-    answer = _ask([sys.executable, "-P", str(PORTABLE_PROBE)], request, inputs, timeout_s)
+    answer = ask([sys.executable, "-P", str(PORTABLE_PROBE)], request, inputs, timeout_s)
     if isinstance(answer, Check):
         return VerifyReport((*static, answer))
     return VerifyReport(
@@ -149,16 +153,16 @@ def verify_portable(
             listed("budwood is not imported there", [name for name in answer.result["imported"] if name == "budwood"]),
             listed("no parameter is missing from the file", answer.result["missing"]),
             listed("no tensor of the file is left over", answer.result["unexpected"]),
-            _agreement(reference_logits.cpu(), answer, dtype),
+            _agreement(reference_logits.cpu(), answer, dtype, exact),
             differs("logits differ from the base's", answer.base, answer.adapted),
         )
     )
 
 
-def _agreement(reference: Tensor, answer: _Answer, dtype: torch.dtype) -> Check:
+def _agreement(reference: Tensor, answer: Answer, dtype: torch.dtype, exact: Callable[[], Tensor] | None) -> Check:
     name = "logits agree with the trained model's"
     if dtype == torch.float32:
-        return close(name, reference, answer.adapted)
+        return close(name, reference, answer.adapted, exact)
     return close_in_16_bits(name, reference, answer.adapted, answer.exact, answer.base)
 
 
@@ -179,14 +183,16 @@ def _in_fp32(model: PeftModel, adapter: str) -> bool:
 
 
 @dataclass(frozen=True)
-class _Answer:
+class Answer:
+    """What a probe found: logits with and without the adapter, and what it says about its loading."""
+
     adapted: Tensor
     base: Tensor
     exact: Tensor  # `adapted` computed in fp32 from the same weights
     result: dict[str, Any]
 
 
-def _ask(command: list[str], request: dict[str, Any], inputs: Tensor, timeout_s: float) -> _Answer | Check:
+def ask(command: list[str], request: dict[str, Any], inputs: Tensor, timeout_s: float) -> Answer | Check:
     """Run a probe with `request`; return its answer, or the failed check that says how it ended."""
     with tempfile.TemporaryDirectory(prefix="budwood-verify-") as place, guarded(place):
         folder = Path(place)
@@ -199,7 +205,7 @@ def _ask(command: list[str], request: dict[str, Any], inputs: Tensor, timeout_s:
             return Check("a fresh process loads it", False, note=failure)
         outputs = load_file(files["outputs"])
         result = json.loads(Path(files["result"]).read_text(encoding="utf-8"))
-    return _Answer(outputs["adapted"], outputs["base"], outputs.get("exact", outputs["adapted"]), result)
+    return Answer(outputs["adapted"], outputs["base"], outputs.get("exact", outputs["adapted"]), result)
 
 
 def _run(command: list[str], timeout_s: float) -> str:

@@ -30,6 +30,11 @@ class Source:
     revision: str | None = None
     offline_note: str = ""
 
+    @property
+    def loadable(self) -> str:
+        """What transformers, PEFT and vLLM take as the base's name: a hub id, or a folder on this disk."""
+        return self.reference.location if self.reference.kind == "hub" else str(self.folder)
+
 
 def locate(reference: ModelReference | str) -> Source:
     """Find, fetch or convert the model that a reference names.

@@ -18,12 +18,21 @@ _LAYER = re.compile(r"(?:^|\.)\w+\.(\d+)\.")
 
 @dataclass(frozen=True)
 class Member:
-    """One module that wants a map: its full name, its kind, the place of the map, and the width there."""
+    """One module that wants a map.
+
+    Args:
+        module: its full name.
+        kind: what its parameters are shared by; see `kind_of`.
+        place: where the map acts.
+        width: the width of the vectors that the map reads there.
+        written: the width that it writes, where that may differ (a parallel map reads d_in and writes d_out).
+    """
 
     module: str
     kind: str
     place: str
     width: int
+    written: int | None = None
 
     @property
     def layer(self) -> int | None:
@@ -61,7 +70,8 @@ class Grouping:
             shared, block = member.module, ""
         else:
             shared, block = self.label(member.kind), self._block(member)
-        return f"{shared.replace('.', '-')}-{member.place}-{member.width}{block}"
+        widths = f"{member.width}" if member.written is None else f"{member.width}x{member.written}"
+        return f"{shared.replace('.', '-')}-{member.place}-{widths}{block}"
 
     def label(self, kind: str) -> str:
         """Return the kinds that share a map within one layer with `kind`: `q_proj+k_proj`, or `all`."""

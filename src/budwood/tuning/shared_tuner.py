@@ -13,16 +13,16 @@ from functools import cached_property, partial
 from typing import Any, ClassVar
 
 from peft import PeftConfig
-from peft.tuners.tuners_utils import BaseTuner, _get_in_out_features, _maybe_include_all_linear_layers
+from peft.tuners.tuners_utils import BaseTuner, _maybe_include_all_linear_layers
 from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 from peft.utils.quantization_utils import get_quantization_kwargs, resolve_quantization_backend
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
-from budwood.errors import AdapterError, ConfigError, NotSupportedError
+from budwood.errors import AdapterError, ConfigError
 from budwood.tuning.edits import Place
 from budwood.tuning.groups import Grouping, Member, check_members, check_ranks, check_share, kind_of, rank_of
-from budwood.tuning.shared_layer import BASE, AdapterSpec, SharedLayer, SharedMap
+from budwood.tuning.linear import layer_sizes, refuse_unless_linear, refuse_unless_readable
+from budwood.tuning.shared_layer import BASE, AdapterSpec, SharedLayer, SharedMap, share_inputs
 
 
 class SharedTuner(BaseTuner):
@@ -53,6 +53,10 @@ class SharedTuner(BaseTuner):
     def spec_values(self, config: PeftConfig, rank: int) -> tuple[float, float, bool]:
         """Return scale, dropout and whether the output edit includes the bias."""
 
+    def needs_weight(self, config: PeftConfig) -> bool:
+        """Whether the edited layers have to give their weight."""
+        return False
+
     def check_kinds(self, config: PeftConfig, kinds: set[str]) -> None:
         """Refuse settings that name a module which is not adapted; `kinds` are those that are."""
 
@@ -66,6 +70,7 @@ class SharedTuner(BaseTuner):
         targets = config.target_modules
         super().inject_adapter(model, adapter_name, **kwargs)
         config.target_modules = targets  # PEFT shortens long lists, and kinds are named after the targets
+        share_inputs(model, adapter_name)
 
     @cached_property
     def _plans(self) -> dict[str, dict[str, str]]:
@@ -85,10 +90,12 @@ class SharedTuner(BaseTuner):
         members = []
         for name, module in model.named_modules():
             if name and self._check_target_module_exists(config, name):
-                _refuse_unless_linear(name, module, model)
-                found[name], sizes = kind_of(name, config.target_modules), _sizes(module)
+                refuse_unless_linear(name, module, model)
+                if self.needs_weight(config):
+                    refuse_unless_readable(name, module)
+                found[name], sizes = kind_of(name, config.target_modules), layer_sizes(module)
                 for place in self.places(config, found[name]):
-                    members.append(Member(name, found[name], place, sizes[place == "output"]))
+                    members.append(_member(name, found[name], place, sizes))
         check_members(grouping, members)
         self.check_kinds(config, set(found.values()))
         self._check_ranks(config, grouping, members)
@@ -99,11 +106,12 @@ class SharedTuner(BaseTuner):
         check_ranks(grouping, {member.kind for member in members}, ranks)
         for member in members:
             rank = rank_of(grouping, member.kind, ranks, default)
-            if rank > member.width:
+            width = min(member.width, member.written or member.width)
+            if rank > width:
                 raise ConfigError(
-                    f"rank {rank} is larger than the width {member.width} of {member.module} ({member.place} side)",
-                    wanted=f"a rank of at most {member.width}",
-                    action="lower r, or give this group its own rank in group_ranks",
+                    f"rank {rank} is larger than the width {width} of {member.module} ({member.place} side)",
+                    wanted=f"a rank of at most {width}",
+                    action="lower r, or the rank of this group",
                 )
 
     def _create_and_replace(
@@ -125,7 +133,7 @@ class SharedTuner(BaseTuner):
 
     def _wrap(self, target: nn.Module) -> SharedLayer:
         backend = resolve_quantization_backend(target, **get_quantization_kwargs(self.model))
-        return self.tuner_layer_cls(target, *_sizes(target), backend)
+        return self.tuner_layer_cls(target, *layer_sizes(target), backend)
 
     def _spec(self, config: PeftConfig, adapter: str, layer: SharedLayer, name: str) -> AdapterSpec:
         kind = self._plans[adapter][name]
@@ -135,7 +143,7 @@ class SharedTuner(BaseTuner):
         sizes = (layer.in_features, layer.out_features)
         maps, groups = {}, {}
         for place in self.places(config, kind):
-            group = grouping.name(Member(name, kind, place, sizes[place == "output"]))
+            group = grouping.name(_member(name, kind, place, sizes))
             groups[place] = group
             maps[place] = self._existing(adapter, place, group) or self.make_map(config, place, sizes, rank)
         scale, dropout, edits_bias = self.spec_values(config, rank)
@@ -147,6 +155,13 @@ class SharedTuner(BaseTuner):
             if isinstance(layer, self.tuner_layer_cls) and layer.groups.get(adapter, {}).get(place) == group:
                 return layer.map_at(place, adapter)
         return None
+
+    def _unload_and_optionally_merge(self, *args: Any, **kwargs: Any) -> nn.Module:
+        layers = [module for module in self.model.modules() if isinstance(module, SharedLayer)]
+        plain = super()._unload_and_optionally_merge(*args, **kwargs)
+        for scope in {layer.input_scope for layer in layers if layer.input_scope is not None}:
+            scope.remove()
+        return plain
 
     # --- save once, load everywhere -------------------------------------------------------------------------------
 
@@ -245,27 +260,7 @@ def _check_groups(wanted: set[str], stored: set[str], prefix: str) -> None:
         )
 
 
-def _refuse_unless_linear(name: str, module: nn.Module, model: nn.Module) -> None:
-    parent = model.get_submodule(name.rpartition(".")[0])
-    inside = isinstance(parent, nn.MultiheadAttention)  # it reads its parts' weights without calling them
-    if inside or not _is_linear(module):
-        kind = "a part of nn.MultiheadAttention" if inside else type(module).__name__
-        raise NotSupportedError(
-            f"{name} is {kind}", wanted="a linear layer that is called as one", action="leave it out of target_modules"
-        )
-
-
-def _is_linear(module: nn.Module) -> bool:
-    return isinstance(module, SharedLayer | nn.Linear | Conv1D) or _is_quantised_linear(module)
-
-
-def _is_quantised_linear(module: nn.Module) -> bool:
-    backend = resolve_quantization_backend(module, get_apply_tensor_subclass=lambda *_: None)
-    return backend is not None and backend.layer_type == "linear"
-
-
-def _sizes(module: nn.Module) -> tuple[int, int]:
-    """Return (d_in, d_out) of a linear layer, or of the layer that a tuner layer wraps."""
-    if isinstance(module, SharedLayer):
-        return module.in_features, module.out_features
-    return _get_in_out_features(module)
+def _member(name: str, kind: str, place: Place, sizes: tuple[int, int]) -> Member:
+    if place == "parallel":
+        return Member(name, kind, place, *sizes)
+    return Member(name, kind, place, sizes[place == "output"])

@@ -41,7 +41,13 @@ class GiftSettings(TunerSettings):
     share_depth: bool | int = Field(True, description="share over all layers, none, or blocks of that many")
     group_ranks: dict[str, int] = Field({}, description="ranks that differ, by group (names joined with +)")
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout of the vector that ψ reads")
-    init: Literal["psi_zero", "phi_zero"] = Field("psi_zero", description="the factor that starts at zero")
+    init: Literal["auto", "psi_zero", "phi_zero"] = Field(
+        "auto", description="the factor that starts at zero; auto: ψ, or φ where ψ stands inside a sigmoid"
+    )
+    nonlinearity: Literal["identity", "gelu", "sigmoid", "mlp"] = Field(
+        "identity",
+        description="g in g(W φ) ψ and φ g(ψ W); others than the identity need a base with readable weights",
+    )
 
 
 def make_config(settings: GiftSettings, model: PreTrainedModel) -> GiftConfig:

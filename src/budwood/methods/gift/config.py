@@ -11,6 +11,7 @@ from budwood.errors import ConfigError, nearest
 
 SIDES = ("input", "output", "both")
 INITS = ("psi_zero", "phi_zero")
+NONLINEARITIES = ("identity", "gelu", "sigmoid", "mlp")
 
 
 @dataclass
@@ -33,7 +34,10 @@ class GiftConfig(PeftConfig):
         group_ranks: ranks that differ from r, keyed by group: targets joined with "+", or one that is alone.
         gift_dropout: dropout of the vector that ψ reads.
         init_weights: True or "psi_zero" (ψ = 0), "phi_zero" (φ = 0); both make ΔW = 0. False: random, for tests.
-        nonlinearity: only "identity" (the paper's final method) for now.
+        nonlinearity: g in ΔW = s g(W φ) ψ and ΔW = s φ g(ψ W): "identity" (the paper's final method), "gelu",
+            "sigmoid", or "mlp" (g(c) = c + Θ₂ gelu(Θ₁ c/‖c‖), learned with the group). Others than the identity are
+            computed from the weight, which a quantised base may not give. With True, "sigmoid" starts the output side
+            at φ = 0, because g(0) is not 0.
         output_edits_bias: let the output side act on W x + b rather than on W x, as ReFT does. Cannot become a LoRA.
 
     Raises:
@@ -55,7 +59,7 @@ class GiftConfig(PeftConfig):
     group_ranks: dict[str, int] = field(default_factory=dict, metadata={"help": "Ranks by group."})
     gift_dropout: float = field(default=0.0, metadata={"help": "Dropout of the vector that ψ reads."})
     init_weights: bool | str = field(default=True, metadata={"help": "True, psi_zero, phi_zero or False."})
-    nonlinearity: str = field(default="identity", metadata={"help": "identity."})
+    nonlinearity: str = field(default="identity", metadata={"help": "identity, gelu, sigmoid or mlp."})
     output_edits_bias: bool = field(default=False, metadata={"help": "The output side acts on W x + b."})
 
     def __post_init__(self) -> None:
@@ -72,7 +76,7 @@ class GiftConfig(PeftConfig):
         for side in self.side.values() if isinstance(self.side, dict) else [self.side]:
             _one_of("side", side, SIDES)
         _one_of("bias", self.bias, ("none", "all", "gift_only"))
-        _one_of("nonlinearity", self.nonlinearity, ("identity",))
+        _one_of("nonlinearity", self.nonlinearity, NONLINEARITIES)
         if not isinstance(self.init_weights, bool):
             _one_of("init_weights", self.init_weights, INITS)
         if not 0 <= self.gift_dropout < 1:
@@ -86,6 +90,23 @@ class GiftConfig(PeftConfig):
             )
         if self.layers_pattern and self.layers_to_transform is None:
             raise ConfigError("layers_pattern without layers_to_transform", action="give both, or neither")
+        if self.nonlinearity != "identity":
+            self._check_nonlinear()
+
+    def _check_nonlinear(self) -> None:
+        if self.output_edits_bias:
+            raise ConfigError(
+                f"output_edits_bias together with nonlinearity={self.nonlinearity!r}",
+                wanted="the identity: a nonlinear update is made from the weight alone",
+            )
+        sides = set(self.side.values()) if isinstance(self.side, dict) else {self.side}
+        wrong = {"psi_zero": {"output", "both"}, "phi_zero": {"input", "both"}}.get(str(self.init_weights), set())
+        if self.nonlinearity == "sigmoid" and sides & wrong:
+            raise ConfigError(
+                f"init_weights={self.init_weights!r} with a sigmoid on the {' and '.join(sorted(sides & wrong))} side",
+                wanted="a start at ΔW = 0, and the sigmoid of 0 is 1/2",
+                action="set init_weights=True, which takes the factor outside the sigmoid",
+            )
 
     def side_of(self, kind: str) -> str:
         """Return the side of a kind of module."""
@@ -103,12 +124,13 @@ class GiftConfig(PeftConfig):
         """Return s for a group of this rank."""
         return 1.0 if self.gift_alpha is None else self.gift_alpha / rank
 
-    @property
-    def init(self) -> str:
-        """Which factor starts at zero, as the generator names it."""
+    def init_at(self, place: str) -> str:
+        """Return which factor starts at zero, as the generator names it."""
         if isinstance(self.init_weights, str):
             return self.init_weights
-        return "psi_zero" if self.init_weights else "random"
+        if not self.init_weights:
+            return "random"
+        return "phi_zero" if self.nonlinearity == "sigmoid" and place == "output" else "psi_zero"
 
 
 def _plain(names: list[str] | set[str] | str | None) -> list[str] | str | None:

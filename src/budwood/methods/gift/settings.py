@@ -30,7 +30,8 @@ def to_config(settings: GiftSettings, model: PreTrainedModel) -> GiftConfig:
         share_depth=settings.share_depth,
         group_ranks={_label(model, key): rank for key, rank in settings.group_ranks.items()},
         gift_dropout=settings.dropout,
-        init_weights=settings.init,
+        init_weights=True if settings.init == "auto" else settings.init,
+        nonlinearity=settings.nonlinearity,
         task_type=task_type(model),
     )
 

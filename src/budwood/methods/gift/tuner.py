@@ -27,7 +27,10 @@ class GiftModel(SharedTuner):
     tuner_layer_cls = GiftLayer
 
     def make_map(self, config: GiftConfig, place: Place, sizes: tuple[int, int], rank: int) -> GiftGenerator:
-        return GiftGenerator(sizes[place == "output"], rank, config.init)
+        return GiftGenerator(sizes[place == "output"], rank, config.init_at(place), config.nonlinearity)
+
+    def needs_weight(self, config: GiftConfig) -> bool:
+        return config.nonlinearity != "identity"
 
     def places(self, config: GiftConfig, kind: str) -> tuple[Place, ...]:
         side = config.side_of(kind)

@@ -1,0 +1,120 @@
+"""One static page about one run. It opens without a network and runs no script; every text of the run is escaped."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from budwood import storage
+from budwood.reports.figures import learning_rate_curve, loss_curve
+from budwood.reports.files import RunFiles, read_run
+
+PAGE = "page.html"
+SAMPLES = 20  # answers that are shown
+FLAGS = {"examples": "--examples", "documents": "--documents", "repair": "--repair"}
+
+
+def write_report(run: str | Path, out: str | Path | None = None) -> dict[str, Any]:
+    """Write the report of a run: `index.html`, and its figures beside it as files.
+
+    Args:
+        run: a run folder, whatever its state.
+        out: the folder of the page and of `plots/`; by default `RUN/report/index.html` and `RUN/plots/`.
+
+    Returns:
+        "report" and "plots", the paths written.
+
+    Raises:
+        UsageError: there is no run.
+        StorageError: a file of the run is damaged, or the disk cannot be written.
+    """
+    files = read_run(run)
+    plots = figures(files)
+    page = Path(out) if out is not None else files.path / "report"
+    folder = (Path(out) if out is not None else files.path) / "plots"
+    for name, svg in plots.items():
+        storage.write_text(folder / name, svg)
+    storage.write_text(page / "index.html", render(files, plots))
+    return {"report": page / "index.html", "plots": [folder / name for name in plots]}
+
+
+def figures(files: RunFiles) -> dict[str, str]:
+    """Return the figures of a run by file name, as SVG; none before the first step."""
+    if not any("loss" in event for event in files.events):
+        return {}
+    return {
+        "loss.svg": loss_curve(files.events, files.metrics.get("best_step")),
+        "learning_rate.svg": learning_rate_curve(files.events),
+    }
+
+
+def render(files: RunFiles, plots: Mapping[str, str]) -> str:
+    """Return the page as HTML."""
+    loader = jinja2.PackageLoader("budwood.reports", "")
+    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    filters: dict[str, Any] = {"shown": shown, "flat": flat, "picture": _picture}
+    environment.filters.update(filters)
+    return environment.get_template(PAGE).render(
+        run=files,
+        title=files.path.resolve().name,
+        command=reproduction(files),
+        loss=losses(files),
+        plots=plots,
+        answers=files.answers[:SAMPLES],
+    )
+
+
+def reproduction(files: RunFiles) -> str:
+    """Return the command that makes the run again, or nothing where the run has no recipe."""
+    recipe, evidence = files.recipe, files.recipe.get("evidence") or {}
+    if not recipe:
+        return ""
+    words = ["budwood", "adapt", str(recipe.get("model"))]
+    for path in evidence.get("paths") or ():
+        words += [FLAGS.get(str(evidence.get("kind")), "--examples"), str(path)]
+    if evidence.get("text") is not None:
+        words += ["--instruction", str(evidence["text"])]
+    for given, wanted in evidence.get("pairs") or ():
+        words += ["--example", f"{given} => {wanted}"]
+    words += ["--recipe", str(files.path / "recipe.yaml"), "-o", f"{files.path}-again"]
+    return shlex.join(words)
+
+
+def losses(files: RunFiles) -> dict[str, Any]:
+    """Return the evaluation loss before training and of the adapter that was kept, in nats a token."""
+    evaluated = [event for event in files.events if event.get("eval_loss") is not None]
+    before = next((event["eval_loss"] for event in evaluated if event.get("step") == 0), None)
+    after = files.metrics.get("best_evaluation_loss") or min((e["eval_loss"] for e in evaluated), default=None)
+    return {"before": before, "after": after}
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of a nested mapping under dotted names."""
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def shown(value: Any) -> str:
+    """Return a value as the page shows it: four significant digits, thousands apart, `-` for nothing."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(shown, value)) or "-"
+    return "-" if value in (None, "", {}) else str(value)
+
+
+def _picture(svg: str) -> str:
+    """Return a figure as the address of an image: inside an image an SVG can neither run scripts nor fetch."""
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode("ascii")
