@@ -119,3 +119,24 @@ def _same(path: Path) -> dict[str, object]:
 def _tensors(run: budwood.Run) -> dict[str, list]:
     stored = load_file(run.adapter / "adapter_model.safetensors")
     return {name: tensor.tolist() for name, tensor in stored.items()}
+
+
+@pytest.mark.usefixtures("unverified")
+@pytest.mark.filterwarnings("ignore:.*past_key_values.*:FutureWarning")
+@pytest.mark.parametrize("tuner", ["shared_lora", "dora", "vera", "ia3", "prompt", "prefix"])
+def test_every_tuner_trains_by_the_same_command(base, rows, tmp_path, tuner):
+    small = {name: value for name, value in QUICK.items() if name != "tuner.rank" or "lora" in tuner}
+    run = adapt(base, rows, tmp_path / "run", tuner=tuner, overrides=small)
+    assert run.status["state"] == "done" and run.facts.tuner == tuner
+    assert run.metrics["final_loss"] > 0 and run.metrics["comparison"][1]["parameters"] > 0
+    if tuner in ("prompt", "prefix"):
+        with pytest.raises(NotSupportedError):
+            _inspect.generate(run.path, "a")
+        with pytest.raises(NotSupportedError):
+            run.export("lora", tmp_path / "x")
+
+
+def test_prefix_tuning_refuses_gradient_checkpointing(base, rows, tmp_path):
+    small = {"training.gradient_checkpointing": True}
+    with pytest.raises(NotSupportedError, match="gradient checkpointing"):
+        adapt(base, rows, tmp_path / "run", tuner="prefix", overrides=small)

@@ -7,6 +7,7 @@ import importlib.util
 from collections.abc import Iterator
 
 import torch
+from peft import PeftModel, PeftType
 from torch import nn
 from transformers import PreTrainedModel, TrainingArguments
 
@@ -24,7 +25,7 @@ def require_usable(model: nn.Module, feed: Feed, settings: TrainingSettings) -> 
         ConfigError: no learning rate, patience without evaluation rows, a tracker that is not installed, or no
             trainable parameter.
         DataError: no token has a weight.
-        NotSupportedError: a model of another kind, or in float16.
+        NotSupportedError: a model of another kind, or in float16; prefix tuning with gradient checkpointing.
     """
     language_model(model)
     if settings.learning_rate is None:
@@ -43,9 +44,18 @@ def require_usable(model: nn.Module, feed: Feed, settings: TrainingSettings) -> 
         raise NotSupportedError(
             "the model is in float16, whose range is too small for gradients", action="load it in bfloat16 or float32"
         )
+    if settings.gradient_checkpointing and _is_prefix(model):
+        raise NotSupportedError(
+            "prefix tuning with gradient checkpointing",  # which computes the layers again without the prefix's cache
+            action="set training.gradient_checkpointing=false, or choose another tuner",
+        )
     targets = (pair for row in feed.train for pair in zip(row.labels[1:], row.loss_weights[1:]))
     if not any(label != IGNORED and weight > 0 for label, weight in targets):
         raise DataError(f"none of {len(feed.train)} training rows has a token with a weight above 0")
+
+
+def _is_prefix(model: nn.Module) -> bool:
+    return isinstance(model, PeftModel) and model.active_peft_config.peft_type == PeftType.PREFIX_TUNING
 
 
 def training_arguments(
