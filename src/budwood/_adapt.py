@@ -219,9 +219,10 @@ def _resolve(
 ) -> Recipe:
     given: dict[str, Any] = {"model": model, "evidence": _evidence_settings(evidence)}
     given |= {"method": method} if method else {}
-    given |= {"tuner": {"name": tuner}} if tuner else {}
     given |= {"seed": seed} if seed is not None else {}
-    return recipes.resolve(recipe, overrides or {}, given)
+    # Before the overrides: another tuner's name drops the settings of the one in the recipe, not those given with it.
+    named = {"tuner": {"name": tuner}} if tuner else {}
+    return recipes.resolve(recipe, named, overrides or {}, given)
 
 
 def _evidence_settings(evidence: Evidence) -> dict[str, Any]:

@@ -216,7 +216,7 @@ def _merge(below: Values, above: Values) -> dict[str, Any]:
     for key, value in above.items():
         old = made.get(key)
         if isinstance(value, Mapping) and isinstance(old, Mapping):
-            renamed = key == "tuner" and value.get("name", old.get("name")) != old.get("name")
+            renamed = key == "tuner" and "name" in old and value.get("name", old["name"]) != old["name"]
             made[key] = dict(value) if renamed else _merge(old, value)
         else:
             made[key] = value
