@@ -16,11 +16,12 @@ from budwood import __version__, storage
 from budwood.data.settings import Template
 from budwood.errors import AdapterError
 from budwood.export.card import CardFacts, CardUse, model_card
-from budwood.models import Base
+from budwood.models import Base, fingerprint_file
 from budwood.tuning.attach import quiet_peft
 from budwood.tuning.registry import methods
 
 FILE = "budwood.json"
+WEIGHTS = "adapter_model.safetensors"
 FORMAT = 1
 
 
@@ -44,6 +45,7 @@ class AdapterFacts(BaseModel):
     template_hash: str
     seed: int
     trainable_parameters: int
+    adapter_sha256: str = ""  # of the weights as they were published
 
     def card(self, metrics: dict[str, Any]) -> CardFacts:
         """Return what the model card states."""
@@ -92,6 +94,7 @@ def save(folder: Path, model: PeftModel, base: Base, facts: AdapterFacts, metric
         # save_embedding_layers=False: budwood never resizes a vocabulary, and "auto" asks the hub about the base.
         model.save_pretrained(folder, save_embedding_layers=False)
         base.tokenizer.save_pretrained(folder)
+    facts = facts.model_copy(update={"adapter_sha256": fingerprint_file(folder / WEIGHTS)})
     storage.write_json(folder / FILE, facts.model_dump(mode="json"))
     use = CardUse(task_type=str(config.task_type or ""), commands={"budwood": f"model, tokenizer = {_OPEN}.load()"})
     storage.write_text(folder / "README.md", model_card(facts.card(metrics), use))

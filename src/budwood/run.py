@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from budwood.export.portable import export_lora
 from budwood.export.result import ExportResult
 from budwood.export.verify import NativeBase, verify_native, verify_portable
 from budwood.facts import AdapterFacts
-from budwood.models import Base, Source, load_base, locate
+from budwood.models import Base, Source, fingerprint_file, load_base, locate
 from budwood.training.folder import read_metrics, read_status
 
 log = logging.getLogger(__name__)
@@ -120,7 +120,8 @@ class Run:
         """
         loaded = self.open()
         inputs = probe_inputs(loaded.tokenizer, seed=0)
-        report = verify_native(loaded.model, self.adapter, native_base(loaded.base), inputs)
+        native = verify_native(loaded.model, self.adapter, native_base(loaded.base), inputs)
+        report = VerifyReport((*self._unchanged(), *map(_as_two_loads, native.checks)))
         if not portable:
             return report
         with tempfile.TemporaryDirectory(prefix="budwood-") as folder:
@@ -148,6 +149,7 @@ class Run:
             raise NotSupportedError(f"there is no export to {kind!r}", action=nearest(kind, EXPORTS))
         if dtype != "auto" and dtype not in DTYPES:
             raise UsageError(f"no export in {dtype!r}", wanted=nearest(dtype, ["auto", *DTYPES]))
+        self._refuse_place(kind, Path(out))
         write = {"lora": self._to_lora, "gguf": self._to_gguf, "merged": self._to_merged}[kind]
         return write(Path(out), DTYPES.get(dtype), force)
 
@@ -205,6 +207,27 @@ class Run:
             **options,
         )
 
+    def _unchanged(self) -> tuple[Check, ...]:
+        """Check that the weights are the published ones, which were held against the trained model."""
+        name = "the weights are those that were published"
+        if not self.facts or not self.facts.adapter_sha256:
+            return (Check(name, True, "not known", note="no hash was kept with this adapter"),)
+        found = fingerprint_file(self.adapter / facts.WEIGHTS)
+        return (Check(name, found == self.facts.adapter_sha256, found[:12], note="SHA-256 of the file"),)
+
+    def _refuse_place(self, kind: str, out: Path) -> None:
+        """Refuse to replace anything but an earlier export, and to write over or around the adapter itself."""
+        place, own = out.resolve(), (self.path.resolve(), self.adapter.resolve())
+        if any(place == folder or place in folder.parents for folder in own) or place == own[1].parent:
+            raise UsageError(f"{out} holds the adapter that is to be exported", action="choose another place")
+        mark = "config.json" if kind == "merged" else "adapter_config.json"
+        if out.is_dir() and kind != "gguf" and any(out.iterdir()) and not (out / mark).is_file():
+            raise UsageError(
+                f"{out} holds files that are no earlier export",
+                wanted="a new place, or an export to replace",
+                action="choose another place",
+            )
+
     def _check_portable(self, loaded: Loaded, folder: Path, inputs: Tensor) -> VerifyReport:
         wanted = adapted_logits(loaded.model, inputs)
         return verify_portable(
@@ -220,6 +243,15 @@ class Run:
         if self.facts:
             return self.facts.card(_card_metrics(self.metrics))
         return CardFacts(method=self.info.peft_type.lower(), base=str(self.source.reference))
+
+
+def _as_two_loads(check: Check) -> Check:
+    """Word a check of a loaded adapter for what it is: the trained model is gone, two loads are compared."""
+    words = {
+        "logits equal the trained model's": "two loads compute the same logits",
+        "the base is the same": "two loads of the base agree",
+    }
+    return replace(check, name=words.get(check.name, check.name))
 
 
 def native_base(base: Base) -> NativeBase:

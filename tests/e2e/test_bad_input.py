@@ -172,6 +172,13 @@ class TestFoldersThatAreNotRight:
         save_file({name.replace("base_model.", "model."): tensor for name, tensor in stored.items()}, path)
         failed(cli("verify", run), 2)
 
+    @pytest.mark.slow
+    def test_changed_after_publication(self, cli, run):
+        path = run / "adapter" / "adapter_model.safetensors"
+        save_file({name: tensor + 0.01 for name, tensor in load_file(path).items()}, path)
+        result = cli("verify", run, "--native-only")
+        assert result.exit_code == 4 and "the weights are those that were published" in result.output
+
     def test_truncated(self, cli, run):
         path = run / "adapter" / "adapter_model.safetensors"
         path.write_bytes(path.read_bytes()[:200])
@@ -187,8 +194,13 @@ class TestFoldersThatAreNotRight:
         failed(cli("verify", run), 2, "budwood.json")
 
     def test_export_to_a_place_that_is_taken(self, cli, run, rows):
-        failed(cli("export", run, "--to", "lora", "-o", run), 2, "exists")
-        assert (run / "adapter" / "adapter_config.json").exists()
+        for place in (run, run / "adapter", run.parent):
+            failed(cli("export", run, "--to", "lora", "-o", place, "--force"), 2, "holds the adapter")
+        (run.parent / "mine").mkdir()
+        (run.parent / "mine" / "precious.txt").touch()
+        failed(cli("export", run, "--to", "lora", "-o", run.parent / "mine", "--force"), 2, "no earlier export")
+        failed(cli("export", run, "--to", "lora", "-o", run.parent / "mine"), 2, "no earlier export")
+        assert (run / "adapter" / "adapter_config.json").exists() and (run.parent / "mine" / "precious.txt").exists()
         failed(cli("export", run, "--to", "onnx", "-o", run / "x"), 2)
 
     def test_evaluating_on_nothing(self, cli, run, tmp_path):
