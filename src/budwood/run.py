@@ -118,7 +118,10 @@ class Run:
             portable: also convert it into a portable LoRA and check that one in a process without budwood; where the
                 adapter cannot become a LoRA, the reason is a note and not a failure.
         """
-        loaded = self.open()
+        try:
+            loaded = self.open()
+        except AdapterError as error:  # to find this out is what was asked for
+            return VerifyReport((*self._unchanged(), Check("it loads", False, note=error.got)))
         inputs = probe_inputs(loaded.tokenizer, seed=0)
         native = verify_native(loaded.model, self.adapter, native_base(loaded.base), inputs)
         report = VerifyReport((*self._unchanged(), *map(_as_two_loads, native.checks)))

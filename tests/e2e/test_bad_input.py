@@ -170,7 +170,9 @@ class TestFoldersThatAreNotRight:
         path = run / "adapter" / "adapter_model.safetensors"
         stored = load_file(path)
         save_file({name.replace("base_model.", "model."): tensor for name, tensor in stored.items()}, path)
-        failed(cli("verify", run), 2)
+        result = cli("verify", run)
+        assert result.exit_code == 4 and "it loads" in result.output
+        failed(cli("generate", run, "--prompt", "a"), 2)
 
     @pytest.mark.slow
     def test_changed_after_publication(self, cli, run):
