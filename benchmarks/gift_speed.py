@@ -1,13 +1,14 @@
 """How long a training step takes with an adapter, against the frozen base alone: GIFT beside LoRA.
 
     python benchmarks/gift_speed.py [--quick] [--repeats 20] [--seeds 0 1 2] [--threads N] [--device auto]
-                                    [--dtype float32] [-o FILE.jsonl]
+                                    [--dtype bfloat16] [-o FILE.jsonl]
 
 A Llama of SmolLM2-135M's shape with random weights; forward and backward of a batch of 8 x 64 tokens, no optimiser.
 Arms, measured in turn in one process (A B C D, A B C D, …), so that a busy machine slows all of them alike:
 
     f       the frozen base; its embedded input requires a gradient, so that the backward pass runs through all layers
-    lora    LoRA, rank 16, all seven projections
+    lora    LoRA, rank 16, all seven projections, as PEFT computes it: in fp32
+    amp     the same under autocast to bf16, where the base is bf16: how fast LoRA can be made
     type    GIFT, rank 32, one φψ per kind of layer, down on the output side
     block   GIFT, rank 16, groups q k v | o | gate up | down shared over depth, o and down on the output side
 
@@ -91,10 +92,12 @@ def arm(name: str, layers: int, seed: int, arguments: argparse.Namespace) -> nn.
     return adapted
 
 
-def step(model: nn.Module, ids: torch.Tensor) -> None:
+def step(name: str, model: nn.Module, ids: torch.Tensor) -> None:
     """One forward and one backward pass."""
     model.zero_grad()
-    model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+    with torch.autocast(ids.device.type, dtype=torch.bfloat16, enabled=name == "amp"):
+        loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+    loss.backward()
 
 
 def clock(ids: torch.Tensor) -> float:
@@ -117,15 +120,15 @@ def decode(model: nn.Module, ids: torch.Tensor) -> float:
     return (clock(ids) - start) / TOKENS
 
 
-def peak_mib(model: nn.Module, ids: torch.Tensor) -> float:
+def peak_mib(name: str, model: nn.Module, ids: torch.Tensor) -> float:
     """Return the peak of memory that a step adds, in MiB."""
     if ids.is_cuda:
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        step(model, ids)
+        step(name, model, ids)
         return (torch.cuda.max_memory_allocated() - before) / 2**20
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
-        step(model, ids)
+        step(name, model, ids)
     used = peak = 0
     for event in trace.profiler.kineto_results.events():
         if event.name() == "[memory]":
@@ -138,21 +141,24 @@ def measure(seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the figures of one seed."""
     layers = 4 if arguments.quick else 30
     models = {name: arm(name, layers, seed, arguments) for name in ("f", *CONFIGS)}
+    if arguments.dtype == "bfloat16":
+        models["amp"] = models["lora"]
     ids = torch.randint(0, vocabulary(arguments), (BATCH, LENGTH), device=arguments.device)
     steps: dict[str, list[float]] = {name: [] for name in models}
     for repeat in range(arguments.repeats + 1):
         for name, model in models.items():
             model.train()
             start = clock(ids)
-            step(model, ids)
+            step(name, model, ids)
             if repeat:  # the first round warms up
                 steps[name].append(clock(ids) - start)
     gc.collect()
-    peaks = {name: round(peak_mib(model.train(), ids), 1) for name, model in models.items()}
+    peaks = {name: round(peak_mib(name, model.train(), ids), 1) for name, model in models.items()}
     tokens: dict[str, list[float]] = {name: [] for name in models}
     for _ in range(max(3, arguments.repeats // 4)):
         for name, model in models.items():
-            tokens[name].append(decode(model.eval(), ids))
+            if name != "amp":  # it is the model of "lora", which decodes without autocast
+                tokens[name].append(decode(model.eval(), ids))
     return {"seed": seed, **summary(steps, tokens), "peak_mib": peaks}
 
 
@@ -160,7 +166,7 @@ def summary(steps: dict[str, list[float]], tokens: dict[str, list[float]]) -> di
     """Return medians in milliseconds, and ratios as medians over rounds."""
     rounds = [dict(zip(steps, row)) for row in zip(*steps.values())]
     above = {name: statistics.median(r[name] - r["f"] for r in rounds) for name in steps}
-    extra = {name: above[name] / above["lora"] for name in ("type", "block")}
+    extra = {name: above[name] / above["lora"] for name in steps if name not in ("f", "lora")}
     return {
         "step_ms": {name: round(1000 * statistics.median(values), 1) for name, values in steps.items()},
         "above_f_ms": {name: round(1000 * value, 1) for name, value in above.items()},
@@ -197,7 +203,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16"])
     parser.add_argument("-o", "--out", type=Path)
     arguments = parser.parse_args()
     if arguments.device == "auto":
