@@ -174,7 +174,7 @@ def summary(steps: dict[str, list[float]], tokens: dict[str, list[float]]) -> di
         "step_over_lora_step": {
             name: round(statistics.median(r[name] / r["lora"] for r in rounds), 3) for name in extra
         },
-        "token_ms": {name: round(1000 * statistics.median(values), 2) for name, values in tokens.items()},
+        "token_ms": {name: round(1000 * statistics.median(values), 2) for name, values in tokens.items() if values},
     }
 
 
