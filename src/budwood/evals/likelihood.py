@@ -33,11 +33,16 @@ class Likelihood:
 
     Attributes:
         token_nll: negative log-likelihood of each supervised token, in nats, in order.
-        exact: whether the most likely token was right at every supervised position.
+        token_hits: whether the most likely token was the right one, for each of them.
     """
 
     token_nll: Float[np.ndarray, " supervised"]
-    exact: bool
+    token_hits: Bool[np.ndarray, " supervised"]
+
+    @property
+    def exact(self) -> bool:
+        """Whether the most likely token was right at every supervised position."""
+        return bool(self.token_hits.all())
 
     @property
     def tokens(self) -> int:
@@ -90,7 +95,7 @@ def _score_batch(model: nn.Module, rows: Sequence[Encoded]) -> list[Likelihood]:
     nll, right = _token_scores(logits, targets.ids)
     counts = [row.supervised for row in rows]
     return [
-        Likelihood(row_nll.numpy(), bool(row_right.all()))
+        Likelihood(row_nll.numpy(), row_right.numpy())
         for row_nll, row_right in zip(nll.cpu().split(counts), right.cpu().split(counts), strict=True)
     ]
 
