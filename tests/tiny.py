@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from peft import PeftModel
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -58,6 +59,16 @@ def gpt2(seed: int = 0) -> GPT2LMHeadModel:
     for name, parameter in model.named_parameters():
         if name.endswith(".bias"):
             torch.nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+def checkpointed(model: PeftModel) -> PeftModel:
+    """Let the model compute activations a second time in the backward pass."""
+    base = model.get_base_model()
+    new = hasattr(base, "activation_checkpointing_enable")  # its name in newer versions
+    enable = base.activation_checkpointing_enable if new else base.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+    model.enable_input_require_grads()
     return model
 
 

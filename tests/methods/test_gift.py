@@ -134,9 +134,7 @@ def test_the_gradient_equals_that_of_dense_deltas(variant):
 
 
 def test_gradient_checkpointing_gives_the_same_gradients():
-    plain, checkpointed = trained(), trained()
-    checkpointed.get_base_model().activation_checkpointing_enable({"use_reentrant": False})
-    checkpointed.enable_input_require_grads()
+    plain, checkpointed = trained(), tiny.checkpointed(trained())
     for model in (plain, checkpointed):
         model.train()
         model(input_ids=IDS, labels=IDS).loss.backward()

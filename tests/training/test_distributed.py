@@ -1,25 +1,13 @@
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
 from budwood.training.checkpoints import CheckpointStore, trainable_tensors
 from budwood.training.folder import RunFolder, read_events, read_status
 from budwood.training.train import train
+from tests.training.distributed_launch import launch
 from tests.training.rows import collate, lora_model, make_rows, settings
 
-SCRIPT = Path(__file__).with_name("distributed.py")
-ROOT = Path(__file__).parents[2]
-
-
-def launch(folder, *words) -> int:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(SCRIPT)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-    folder.mkdir(exist_ok=True)
-    return subprocess.run([*command, str(folder), *words], cwd=folder, env=environment, capture_output=True).returncode
+SCRIPT = "distributed.py"
 
 
 def figures(path):
@@ -30,7 +18,7 @@ def figures(path):
 def test_two_processes_take_the_steps_of_one_and_resume_with_the_same_bits(tmp_path):
     """19 rows in steps of 8: in the last step of an epoch, one process has a row more than the other."""
     two = tmp_path / "two"
-    assert launch(two) == 0
+    assert launch(SCRIPT, two).returncode == 0
     first, second = (torch.load(two / f"final-{rank}.pt") for rank in (0, 1))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
@@ -43,10 +31,10 @@ def test_two_processes_take_the_steps_of_one_and_resume_with_the_same_bits(tmp_p
         torch.testing.assert_close(first[name], tensor, rtol=0, atol=1e-5)
 
     stopped = tmp_path / "stopped"
-    assert launch(stopped, "stop") != 0
+    assert launch(SCRIPT, stopped, "stop").returncode != 0
     assert read_status(stopped / "run")["state"] == "interrupted"
     assert CheckpointStore(stopped / "run" / "checkpoints").latest() == 1
-    assert launch(stopped, "resume") == 0
+    assert launch(SCRIPT, stopped, "resume").returncode == 0
     assert figures(stopped / "run") == figures(two / "run")
     again = torch.load(stopped / "final-1.pt")
     assert all(torch.equal(first[name], again[name]) for name in first)

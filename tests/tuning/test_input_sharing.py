@@ -17,6 +17,7 @@ import tests.tiny as tiny
 from budwood import GiftConfig
 from budwood.tuning import shared_layer
 from budwood.tuning.shared_layer import SharedLayer
+from tests.tiny import checkpointed
 
 IDS = torch.tensor([[5, 9, 200, 31, 77, 3], [8, 8, 120, 4, 91, 250]])
 GROUPS = [["q_proj", "k_proj", "v_proj"], ["gate_proj", "up_proj"]]
@@ -65,12 +66,6 @@ def edits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 # --- equal to off -------------------------------------------------------------------------------------------------
-
-
-def checkpointed(model: PeftModel) -> PeftModel:
-    model.get_base_model().activation_checkpointing_enable({"use_reentrant": False})
-    model.enable_input_require_grads()
-    return model
 
 
 VARIANTS: dict[str, Callable[[], PeftModel]] = {

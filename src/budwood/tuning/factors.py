@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from budwood.errors import NotSupportedError, UsageError, nearest
 
-MERGE = "merge it into the base with PEFT's merge_and_unload() and save the whole model"
+MERGE = "write the whole model with `budwood export --to merged`"
 
 # Initialisations of PEFT's LoRA that subtract something from the base weight: B A is then a difference to a base that
 # nobody else has. LoftQ replaces the base by its quantised twin.

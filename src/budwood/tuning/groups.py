@@ -2,6 +2,9 @@
 
 A group is the set of modules that use one low-rank map. Its name is built from what it means (kinds of module, place,
 width, block of layers), so that it stays the same when only a part of the layers is adapted.
+
+A fused layer may have parts that share apart: `c_attn[0:32]` is a kind of its own, the rows 0 to 31 of the W
+(d_out, d_in) of `c_attn`, counted as the layer writes them.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ from dataclasses import dataclass
 from budwood.errors import ConfigError, nearest
 
 Share = str | Sequence[Sequence[str]]
+Rows = tuple[int, int]  # first, and one past the last
 _LAYER = re.compile(r"(?:^|\.)\w+\.(\d+)\.")
+_SLICE = re.compile(r"(.+)\[(\d+):(\d+)\]")
 
 
 @dataclass(frozen=True)
@@ -51,13 +56,19 @@ def kind_of(module: str, targets: Collection[str] | str | None) -> str:
     return max(matching, key=len, default=module.rpartition(".")[2])
 
 
+def split_slice(kind: str) -> tuple[str, Rows | None]:
+    """Return ("c_attn", (0, 32)) for "c_attn[0:32]", and ("q_proj", None) for "q_proj"."""
+    found = _SLICE.fullmatch(kind)
+    return (found[1], (int(found[2]), int(found[3]))) if found else (kind, None)
+
+
 @dataclass(frozen=True)
 class Grouping:
     """The rule that assigns members to groups.
 
     Args:
         share: "type" (one map per kind of module), "all" (one for every module), "none" (one per module), or lists
-            of kinds that share one; a kind in no list forms a group of its own.
+            of kinds that share one; a kind in no list forms a group of its own. Lists may hold slices of a kind.
         depth: True shares over all layers, False gives each layer its own, n shares over blocks of n layers.
     """
 
@@ -82,6 +93,12 @@ class Grouping:
                 if kind in kinds:
                     return "+".join(kinds)
         return kind
+
+    def parts(self, kind: str) -> tuple[str, ...]:
+        """Return the slices that the lists name of a kind, by their rows; the kind itself where they name none."""
+        listed = () if isinstance(self.share, str) else [split_slice(name) for group in self.share for name in group]
+        rows = sorted(rows for name, rows in listed if name == kind and rows is not None)
+        return tuple(f"{kind}[{first}:{last}]" for first, last in rows) or (kind,)
 
     def _block(self, member: Member) -> str:
         if self.depth is True:
@@ -114,7 +131,8 @@ def check_members(grouping: Grouping, members: Iterable[Member]) -> None:
         for name in (name for group in grouping.share for name in group):
             if name not in kinds:
                 raise ConfigError(
-                    f"share names {name!r}, which is not among the adapted modules", action=nearest(name, kinds)
+                    f"share names {name!r}, which is not among the adapted modules",
+                    action=nearest(split_slice(name)[0], kinds),
                 )
     if grouping.share == "none":
         return
@@ -133,6 +151,30 @@ def check_members(grouping: Grouping, members: Iterable[Member]) -> None:
                 wanted=f"one {place} width in a group",
                 action="share by 'type', list only modules of one width, or put some on the other side",
             )
+
+
+def check_slices(module: str, parts: Iterable[str], out_features: int) -> None:
+    """Refuse slices of one module that are empty, overlap, or reach past its end.
+
+    Args:
+        parts: what `Grouping.parts` returns for the module's kind.
+
+    Raises:
+        ConfigError: names the module and the slice.
+    """
+    end = 0
+    for part in parts:
+        rows = split_slice(part)[1]
+        if rows is None:
+            continue
+        if not rows[0] < rows[1] <= out_features:
+            raise ConfigError(
+                f"the slice {part} of {module}, which writes {out_features} numbers",
+                wanted=f"[first:last] with first below last, and last at most {out_features}",
+            )
+        if rows[0] < end:
+            raise ConfigError(f"the slice {part} of {module} overlaps another", wanted="slices without common rows")
+        end = rows[1]
 
 
 def _check_sides(grouping: Grouping, members: Sequence[Member]) -> None:

@@ -1,13 +1,14 @@
-"""Which modules can be adapted as linear layers, how wide they are, and whether their weight can be read."""
+"""Which modules can be adapted as linear layers, how wide they are, and what a quantised one multiplies by."""
 
 from __future__ import annotations
 
 from peft.tuners.tuners_utils import _get_in_out_features
 from peft.utils.quantization_utils import QuantizationBackend, resolve_quantization_backend
-from torch import nn
+from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from budwood.errors import NotSupportedError
+from budwood.models.quantised import weight_by_identity
 from budwood.tuning.adapted_linear import AdaptedLinear
 
 
@@ -35,10 +36,10 @@ def refuse_unless_readable(name: str, module: nn.Module) -> None:
     backend = module.quantization_backend if isinstance(module, AdaptedLinear) else _backend(module)
     if backend is not None and not backend.supports_merge:
         raise NotSupportedError(
-            f"{name} is a {type(module).__name__}, which does not give its weight back, and a nonlinear update is"
-            " computed from the weight",
+            f"{name} is a {type(module).__name__}, which does not give its weight back, and a nonlinear or a"
+            " sliced update is computed from the weight",
             wanted="a base whose weights can be read",
-            action="set the nonlinearity to identity, or load the base unquantised",
+            action="set the nonlinearity to identity and share no slices of it, or load the base unquantised",
         )
 
 
@@ -47,6 +48,19 @@ def layer_sizes(module: nn.Module) -> tuple[int, int]:
     if isinstance(module, AdaptedLinear):
         return module.in_features, module.out_features
     return _get_in_out_features(module)
+
+
+def effective_weight(module: nn.Module) -> Tensor | None:
+    """Return the (d_out, d_in) weight that a quantised linear layer stands for, in fp32; None for any other module.
+
+    It is what the layer's library dequantises to; a layer that hides its weight is asked with the unit vectors.
+    """
+    backend = _backend(module)
+    if backend is None or backend.layer_type != "linear":
+        return None
+    if backend.supports_merge:
+        return backend.get_base_weight(module).detach().float()
+    return weight_by_identity(module, layer_sizes(module)[0])
 
 
 def _is_linear(module: nn.Module) -> bool:

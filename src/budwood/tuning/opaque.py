@@ -6,13 +6,12 @@ the same: W M column by column from forward passes, M W from the gradient with r
 
 from __future__ import annotations
 
-import itertools
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from budwood.errors import NotSupportedError
+from budwood.models.quantised import floating_tensor, unbiased
 
 
 class OpaqueWeight:
@@ -27,17 +26,15 @@ class OpaqueWeight:
 
     def __init__(self, layer: nn.Module, in_features: int) -> None:
         self._layer, self._in_features = layer, in_features
-        tensors = list(itertools.chain(layer.parameters(), layer.buffers()))
-        self.device = tensors[0].device if tensors else torch.device("cpu")
-        self._dtype = next((t.dtype for t in tensors if t.dtype.is_floating_point), torch.float32)
+        example = floating_tensor(layer)
+        self.device, self._dtype = example.device, example.dtype
         self.dtype = torch.float32
 
     @torch.no_grad()
     def __matmul__(self, right: Float[Tensor, "d_in r"]) -> Float[Tensor, "d_out r"]:
-        """Return W M: the layer's answers to the columns of M, less its answer to 0, which is the bias."""
-        asked = torch.cat([right.T, right.new_zeros(1, self._in_features)]).to(self.device, self._dtype)
-        answers = self._layer(asked).float()
-        return (answers[:-1] - answers[-1]).T
+        """Return W M: the layer's answers to the columns of M, without its bias."""
+        with unbiased(self._layer):
+            return self._layer(right.T.to(self.device, self._dtype)).float().T
 
     def __rmatmul__(self, left: Float[Tensor, "r d_out"]) -> Float[Tensor, "r d_in"]:
         """Return M W: the gradient of ⟨M, W x + b⟩ with respect to x."""

@@ -25,7 +25,7 @@ class Promise(StrEnum):
     MERGE = "merge"  # merged equals unmerged, and unmerging restores the base byte for byte
     SEVERAL = "several"  # several adapters on one base, switched or added up
     LORA = "lora"  # converts exactly into a portable LoRA
-    GENERATE = "generate"  # works under `generate` with a KV cache
+    GENERATE = "generate"  # generates with a KV cache (`evals.generate`) what it computes without one
 
 
 class TunerSettings(BaseModel):
@@ -82,6 +82,8 @@ class Method:
         paper: a link.
         bibtex: what to cite.
         default: whether it is the one that its kind of evidence gets unless told otherwise.
+        accepts: what its learner takes besides evidence, by the names of the flags: `prior`, `weights`, `rehearse`,
+            `update`.
     """
 
     name: str
@@ -91,3 +93,4 @@ class Method:
     paper: str
     bibtex: str
     default: bool = False
+    accepts: frozenset[str] = frozenset()

@@ -1,7 +1,7 @@
 """Finds methods and tuners by listing the folder `budwood/methods`; there is no other list.
 
-A module there declares `METHODS` and `TUNERS`, tuples that may be empty. Importing it loads neither torch nor
-PEFT.
+A module there declares `METHODS` and `TUNERS`, tuples that may be empty, and perhaps `LEFT_OUT`: names that users may
+look for and do not find here, each with the reason. Importing it loads neither torch nor PEFT.
 """
 
 from __future__ import annotations
@@ -37,18 +37,28 @@ def tuners() -> dict[str, Tuner]:
     return {tuner.name: tuner for module in _modules() for tuner in module.TUNERS}
 
 
+def left_out() -> dict[str, str]:
+    """Return the names that are left out on purpose, each with the reason."""
+    return {name: reason for module in _modules() for name, reason in vars(module).get("LEFT_OUT", {}).items()}
+
+
 def own_tuners() -> Iterable[Tuner]:
     """Return the tuners that PEFT has to be told about."""
     return (tuner for tuner in tuners().values() if tuner.load_classes is not None)
 
 
 def find_method(name: str) -> Method:
-    """Return the method called `name`, or say which there are."""
+    """Return the method called `name`, or say which there are.
+
+    Raises:
+        UsageError: there is none.
+        NotSupportedError: it is left out on purpose; the reason is said.
+    """
     return _find(name, methods(), "method")
 
 
 def find_tuner(name: str) -> Tuner:
-    """Return the tuner called `name`, or say which there are."""
+    """Return the tuner called `name`, or say which there are; the errors are those of `find_method`."""
     return _find(name, tuners(), "tuner")
 
 
@@ -70,6 +80,8 @@ def default_method(evidence: str) -> Method:
 
 
 def _find(name: str, known: dict[str, T], what: str) -> T:
+    if name in left_out():
+        raise NotSupportedError(f"{name} is left out: {left_out()[name]}", action=nearest(name, known))
     if name not in known:
         raise UsageError(f"there is no {what} called {name!r}", action=nearest(name, known))
     return known[name]

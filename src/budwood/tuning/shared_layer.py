@@ -1,17 +1,12 @@
 """A PEFT tuner layer whose low-rank maps are shared with other layers.
 
-A method subclasses `SharedMap` (its parameters and their names) and `SharedLayer` (which places it uses); several
-adapters, mixed batches and the forward pass are written here once, weights and merging in `adapted_linear`.
-
-The shared object is a *module* that sits in the ModuleDict of every layer that uses it. So PEFT's own bookkeeping
-(set_adapter, casting, `.to`, deepcopy, loading with `assign=True`) keeps it shared; a bare parameter would be rebound.
+A method subclasses `SharedLayer` and says which places it uses; several adapters, mixed batches and the forward pass
+are written here once, weights and merging in `adapted_linear`, the maps in `shared_map`.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -19,42 +14,11 @@ from peft.utils.quantization_utils import QuantizationBackend
 from torch import Tensor, nn
 
 from budwood.tuning.adapted_linear import AdaptedLinear
-from budwood.tuning.edits import Bend, Edit, LowRankMap, Place, lora_factors
+from budwood.tuning.edits import Edit, LowRankMap, Place, lora_factors
 from budwood.tuning.factors import LoraFactors
 from budwood.tuning.fused import add_low_rank
 from budwood.tuning.input_sharing import InputScope
-
-BASE = "__base__"  # PEFT's name, in a mixed batch, for rows that use no adapter
-
-
-class SharedMap(nn.Module):
-    """The parameters of one low-rank map v -> up (down v). A subclass names its parameters as its paper does."""
-
-    @property
-    @abstractmethod
-    def up(self) -> Tensor:
-        """U, shape (d', r)."""
-
-    @property
-    @abstractmethod
-    def down(self) -> Tensor:
-        """V, shape (r, d)."""
-
-    @property
-    def bend(self) -> Bend | None:
-        """g, which acts where the map meets W (see `edits`); None for the identity."""
-        return None
-
-
-@dataclass(frozen=True)
-class AdapterSpec:
-    """What one adapter brings to one layer."""
-
-    maps: dict[Place, SharedMap]
-    groups: dict[Place, str]
-    scale: float
-    dropout: float
-    edits_bias: bool
+from budwood.tuning.shared_map import AdapterSpec, SharedMap
 
 
 class SharedLayer(AdaptedLinear):
@@ -70,7 +34,7 @@ class SharedLayer(AdaptedLinear):
     ) -> None:
         super().__init__(base_layer, in_features, out_features, backend)
         self.scale: dict[str, float] = {}
-        self.groups: dict[str, dict[Place, str]] = {}
+        self.groups: dict[str, dict[Place, tuple[str, ...]]] = {}
         self.shared_dropout = nn.ModuleDict()
         for attribute in self.attribute_of.values():
             setattr(self, attribute, nn.ModuleDict())
@@ -97,6 +61,14 @@ class SharedLayer(AdaptedLinear):
         attribute = self.attribute_of.get(place)
         maps = self._modules[attribute]._modules if attribute else {}
         return maps.get(adapter)
+
+    def parts_at(self, place: Place, adapter: str) -> Iterator[tuple[str, str, SharedMap]]:
+        """Yield for each part of the adapter's map at `place`: its group, the path to it in this layer, the part."""
+        shared = self.map_at(place, adapter)
+        if shared is not None:
+            path = f"{self.attribute_of[place]}.{adapter}"
+            for group, (inside, part) in zip(self.groups[adapter][place], shared.parts()):
+                yield group, f"{path}.{inside}", part
 
     def edit(self, adapter: str) -> Edit:
         """Return the adapter's maps with their scale; gradients flow to the parameters."""

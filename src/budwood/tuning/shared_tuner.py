@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Iterator
-from functools import cached_property, partial
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 from peft import PeftConfig
@@ -18,11 +18,26 @@ from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 from peft.utils.quantization_utils import get_quantization_kwargs, resolve_quantization_backend
 from torch import Tensor, nn
 
-from budwood.errors import AdapterError, ConfigError
+from budwood.errors import ConfigError
+from budwood.models.quantised import keep_differentiable
 from budwood.tuning.edits import Place
-from budwood.tuning.groups import Grouping, Member, check_members, check_ranks, check_share, kind_of, rank_of
+from budwood.tuning.groups import (
+    Grouping,
+    Member,
+    check_members,
+    check_ranks,
+    check_share,
+    check_slices,
+    kind_of,
+    rank_of,
+    split_slice,
+)
 from budwood.tuning.linear import layer_sizes, refuse_unless_linear, refuse_unless_readable
-from budwood.tuning.shared_layer import BASE, AdapterSpec, SharedLayer, SharedMap, share_inputs
+from budwood.tuning.mixed_batch import adapters_by_row
+from budwood.tuning.shared_layer import SharedLayer, share_inputs
+from budwood.tuning.shared_map import AdapterSpec, SharedMap
+from budwood.tuning.shared_state import expanded, key_pairs
+from budwood.tuning.slices import SlicedMap
 
 
 class SharedTuner(BaseTuner):
@@ -67,6 +82,7 @@ class SharedTuner(BaseTuner):
         config = self._prepare_adapter_config(self.peft_config[adapter_name], self.get_model_config(model))
         config = _maybe_include_all_linear_layers(config, model)
         self._plans[adapter_name] = self._plan(model, config)
+        keep_differentiable(model)
         targets = config.target_modules
         super().inject_adapter(model, adapter_name, **kwargs)
         config.target_modules = targets  # PEFT shortens long lists, and kinds are named after the targets
@@ -91,11 +107,14 @@ class SharedTuner(BaseTuner):
         for name, module in model.named_modules():
             if name and self._check_target_module_exists(config, name):
                 refuse_unless_linear(name, module, model)
-                if self.needs_weight(config):
+                kind, sizes = kind_of(name, config.target_modules), layer_sizes(module)
+                places, parts = self.places(config, kind), grouping.parts(kind)
+                if self.needs_weight(config) or (parts != (kind,) and "input" in places):
                     refuse_unless_readable(name, module)
-                found[name], sizes = kind_of(name, config.target_modules), layer_sizes(module)
-                for place in self.places(config, found[name]):
-                    members.append(_member(name, found[name], place, sizes))
+                check_slices(name, parts, sizes[1])
+                self._check_scales(config, grouping, parts)
+                members += [_member(name, part, place, _sizes_of(part, sizes)) for place in places for part in parts]
+                found[name] = kind
         check_members(grouping, members)
         self.check_kinds(config, set(found.values()))
         self._check_ranks(config, grouping, members)
@@ -113,6 +132,15 @@ class SharedTuner(BaseTuner):
                     wanted=f"a rank of at most {width}",
                     action="lower r, or the rank of this group",
                 )
+
+    def _check_scales(self, config: PeftConfig, grouping: Grouping, parts: Sequence[str]) -> None:
+        default, ranks = self.ranks(config)
+        if len({self.spec_values(config, rank_of(grouping, part, ranks, default))[0] for part in parts}) > 1:
+            raise ConfigError(
+                f"{' and '.join(parts)} lie in one layer and have different scales",
+                wanted="one scale a layer",
+                action="give them one rank, or no alpha",
+            )
 
     def _create_and_replace(
         self,
@@ -137,23 +165,38 @@ class SharedTuner(BaseTuner):
 
     def _spec(self, config: PeftConfig, adapter: str, layer: SharedLayer, name: str) -> AdapterSpec:
         kind = self._plans[adapter][name]
-        default, ranks = self.ranks(config)
-        grouping = self.grouping(config)
-        rank = rank_of(grouping, kind, ranks, default)
-        sizes = (layer.in_features, layer.out_features)
-        maps, groups = {}, {}
-        for place in self.places(config, kind):
-            group = grouping.name(_member(name, kind, place, sizes))
-            groups[place] = group
-            maps[place] = self._existing(adapter, place, group) or self.make_map(config, place, sizes, rank)
-        scale, dropout, edits_bias = self.spec_values(config, rank)
-        return AdapterSpec(maps, groups, scale, dropout, edits_bias)
+        grouping, (default, ranks) = self.grouping(config), self.ranks(config)
+        made = {place: self._map(config, adapter, layer, name, place) for place in self.places(config, kind)}
+        maps = {place: shared for place, (_, shared) in made.items()}
+        groups = {place: names for place, (names, _) in made.items()}
+        rank = rank_of(grouping, grouping.parts(kind)[0], ranks, default)
+        return AdapterSpec(maps, groups, *self.spec_values(config, rank))
+
+    def _map(
+        self, config: PeftConfig, adapter: str, layer: SharedLayer, name: str, place: Place
+    ) -> tuple[tuple[str, ...], SharedMap]:
+        """Return the layer's map at `place`, made of parts where it is sliced, and the group of each part."""
+        grouping, (default, ranks) = self.grouping(config), self.ranks(config)
+        parts = grouping.parts(self._plans[adapter][name])
+        groups, made = [], dict[str, SharedMap]()
+        for part in parts:
+            sizes = _sizes_of(part, (layer.in_features, layer.out_features))
+            group = grouping.name(_member(name, part, place, sizes))
+            groups.append(group)
+            if group not in made:
+                rank = rank_of(grouping, part, ranks, default)
+                made[group] = self._existing(adapter, place, group) or self.make_map(config, place, sizes, rank)
+        rows = [rows for part in parts if (rows := split_slice(part)[1]) is not None]
+        maps = [made[group] for group in groups]
+        return tuple(groups), SlicedMap(place, maps, rows, layer.out_features) if rows else maps[0]
 
     def _existing(self, adapter: str, place: Place, group: str) -> SharedMap | None:
         """Return the group's map from a layer that has it already; the layers themselves are the only record."""
         for layer in self.model.modules():
-            if isinstance(layer, self.tuner_layer_cls) and layer.groups.get(adapter, {}).get(place) == group:
-                return layer.map_at(place, adapter)
+            if isinstance(layer, self.tuner_layer_cls):
+                for name, _, shared in layer.parts_at(place, adapter):
+                    if name == group:
+                        return shared
         return None
 
     def _unload_and_optionally_merge(self, *args: Any, **kwargs: Any) -> nn.Module:
@@ -181,7 +224,7 @@ class SharedTuner(BaseTuner):
             state_dict=state_dict,
             unwanted_adapter_names=unwanted_adapter_names,
         )
-        for own, canonical in cls._key_pairs(model, adapter_name):
+        for own, canonical in cls._pairs(model, adapter_name).items():
             if own in saved:
                 saved[f"{canonical}.{adapter_name}"] = saved.pop(own)
         return saved
@@ -190,33 +233,11 @@ class SharedTuner(BaseTuner):
     def _remap_adapter_state_dict_for_load(
         cls, model: nn.Module, config: PeftConfig, adapter_name: str, state_dict: dict[str, Tensor]
     ) -> dict[str, Tensor]:
-        pairs = list(cls._key_pairs(model, adapter_name))
-        prefix = f"base_model.{cls.prefix}shared."
-        stored = {key: tensor for key, tensor in state_dict.items() if key.startswith(prefix)}
-        _check_groups({canonical for _, canonical in pairs}, set(stored), prefix)
-        shapes = dict(model.named_parameters(remove_duplicate=False))
-        expanded = {key: tensor for key, tensor in state_dict.items() if key not in stored}
-        for own, canonical in pairs:
-            if stored[canonical].shape != shapes[own].shape:
-                raise AdapterError(
-                    f"{canonical.removeprefix(prefix)} has shape {tuple(stored[canonical].shape)} in the file",
-                    wanted=f"{tuple(shapes[own].shape)}, as adapter_config.json and the base say",
-                    action="use the base and the config that this adapter was made with",
-                )
-            expanded[own] = stored[canonical]
-        return expanded
+        return expanded(cls._pairs(model, adapter_name), state_dict, model, f"base_model.{cls.prefix}shared.")
 
     @classmethod
-    def _key_pairs(cls, model: nn.Module, adapter: str) -> Iterator[tuple[str, str]]:
-        """Yield (key in the model, key in the file) for each parameter of each layer that uses the adapter."""
-        for name, layer in model.named_modules():
-            if not isinstance(layer, cls.tuner_layer_cls):
-                continue
-            for place, group in layer.groups.get(adapter, {}).items():
-                shared = layer.map_at(place, adapter)
-                for parameter, _ in shared.named_parameters() if shared is not None else ():
-                    own = f"{name}.{layer.attribute_of[place]}.{adapter}.{parameter}"
-                    yield own, f"base_model.{cls.prefix}shared.{group}.{parameter}"
+    def _pairs(cls, model: nn.Module, adapter: str) -> dict[str, str]:
+        return key_pairs(model, cls.tuner_layer_cls, adapter, f"base_model.{cls.prefix}shared.")
 
     # --- a batch that mixes adapters ------------------------------------------------------------------------------
 
@@ -228,39 +249,18 @@ class SharedTuner(BaseTuner):
             return
         if self.training:
             raise ValueError("adapter_names works at inference only; call model.eval() first")
-        unknown = sorted(set(names) - {BASE} - set(self.peft_config))
-        if unknown:
-            raise ValueError(f"adapter_names holds {', '.join(unknown)}; loaded are: {', '.join(self.peft_config)}")
         layers = [module for module in self.modules() if isinstance(module, self.tuner_layer_cls)]
-        hook = partial(_pass_names, names=_per_beam(names, kwargs.get("num_beams")))
-        handles = [layer.register_forward_pre_hook(hook, with_kwargs=True) for layer in layers]
-        try:
+        with adapters_by_row(layers, names, self.peft_config, kwargs.get("num_beams")):
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
 
-def _per_beam(names: list[str], beams: int | None) -> list[str]:
-    return [name for name in names for _ in range(beams or 1)]
-
-
-def _pass_names(module: nn.Module, args: tuple, kwargs: dict, names: list[str]) -> tuple[tuple, dict]:
-    return args, {**kwargs, "adapter_names": names}
-
-
-def _check_groups(wanted: set[str], stored: set[str], prefix: str) -> None:
-    missing = sorted(key.removeprefix(prefix) for key in wanted - stored)
-    if missing:
-        raise AdapterError(
-            f"the file lacks {', '.join(missing)}",
-            wanted=f"every group that the config asks for; the file has "
-            f"{', '.join(sorted(key.removeprefix(prefix) for key in stored)) or 'none'}",
-            action="use the adapter_config.json that was saved with this file",
-        )
-
-
-def _member(name: str, kind: str, place: Place, sizes: tuple[int, int]) -> Member:
+def _member(module: str, kind: str, place: Place, sizes: tuple[int, int]) -> Member:
     if place == "parallel":
-        return Member(name, kind, place, *sizes)
-    return Member(name, kind, place, sizes[place == "output"])
+        return Member(module, kind, place, *sizes)
+    return Member(module, kind, place, sizes[place == "output"])
+
+
+def _sizes_of(part: str, sizes: tuple[int, int]) -> tuple[int, int]:
+    """Return (d_in, rows written) of a part of a layer with `sizes`."""
+    rows = split_slice(part)[1]
+    return sizes if rows is None else (sizes[0], rows[1] - rows[0])

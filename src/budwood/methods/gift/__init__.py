@@ -36,7 +36,9 @@ class GiftSettings(TunerSettings):
         "else the input; a mapping gives sides by role or name",
     )
     share: Literal["type", "all", "none"] | list[list[str]] = Field(
-        "type", description="one φψ per kind of layer, one for all, one each, or lists of kinds that share one"
+        "type",
+        description="one φψ per kind of layer, one for all, one each, or lists of kinds that share one; "
+        "qkv[0:768] is a slice, the first 768 rows of a fused layer",
     )
     share_depth: bool | int = Field(True, description="share over all layers, none, or blocks of that many")
     group_ranks: dict[str, int] = Field({}, description="ranks that differ, by group (names joined with +)")

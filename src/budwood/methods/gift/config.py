@@ -29,7 +29,9 @@ class GiftConfig(PeftConfig):
         bias: which biases of the base are trained: "none", "all" or "gift_only" (those of the adapted layers).
         fan_in_fan_out: kept for PEFT; the layout of the weight is read from the layer's class.
         side: "input", "output", "both", or a dict from target to one of them that has every target.
-        share: "type" (one Θ per target), "all", "none" (one per module), or lists of targets that share.
+        share: "type" (one Θ per target), "all", "none" (one per module), or lists of targets that share. A list may
+            name rows of a fused layer: with [["c_attn[0:768]"], ["c_attn[1536:2304]"]], GPT-2's q and v have a Θ each
+            and k none. On the input side this is computed from the weight.
         share_depth: True shares over all layers, False gives each layer its own, n shares over blocks of n layers.
         group_ranks: ranks that differ from r, keyed by group: targets joined with "+", or one that is alone.
         gift_dropout: dropout of the vector that ψ reads.

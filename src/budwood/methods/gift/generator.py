@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from budwood.tuning.edits import Bend
-from budwood.tuning.shared_layer import SharedMap
+from budwood.tuning.shared_map import SharedMap
 
 
 class GiftGenerator(SharedMap):

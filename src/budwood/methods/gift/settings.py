@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 from budwood.methods.gift import GiftSettings
 from budwood.methods.gift.config import GiftConfig
 from budwood.models import Site, matching_sites, resolve_targets
-from budwood.tuning.groups import kind_of
+from budwood.tuning.groups import kind_of, split_slice
 from budwood.tuning.targets import task_type
 
 
@@ -50,8 +50,15 @@ def _side(settings: GiftSettings, site: Site) -> str:
 def _share(settings: GiftSettings, model: PreTrainedModel) -> str | list[list[str]]:
     if isinstance(settings.share, str):
         return settings.share
-    return [resolve_targets(model, group) for group in settings.share]
+    return [[name for word in group for name in _names(model, word)] for group in settings.share]
+
+
+def _names(model: PreTrainedModel, word: str) -> list[str]:
+    """Return the names of a role or a name; a slice of it, `qkv[0:32]`, stays one."""
+    role, rows = split_slice(word)
+    ending = "" if rows is None else f"[{rows[0]}:{rows[1]}]"
+    return [f"{name}{ending}" for name in resolve_targets(model, [role])]
 
 
 def _label(model: PreTrainedModel, key: str) -> str:
-    return "+".join(leaf for part in key.split("+") for leaf in resolve_targets(model, [part]))
+    return "+".join(name for part in key.split("+") for name in _names(model, part))

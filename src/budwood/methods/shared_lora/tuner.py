@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from budwood.methods.shared_lora.config import SharedLoraConfig
 from budwood.tuning.edits import Place
 from budwood.tuning.groups import Grouping
-from budwood.tuning.shared_layer import SharedLayer, SharedMap
+from budwood.tuning.shared_layer import SharedLayer
+from budwood.tuning.shared_map import SharedMap
 from budwood.tuning.shared_tuner import SharedTuner
 
 
