@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from peft import PromptTuningConfig, get_peft_model
+import torch
+from peft import MultitaskPromptTuningConfig, PromptTuningConfig, get_peft_model
 
 from budwood import _chat
 from budwood._chat import Conversation
@@ -65,10 +66,18 @@ def test_a_turn_that_does_not_fit_is_not_kept():
     conversation.ask("b")
 
 
-def test_soft_prompts_are_refused_before_anyone_types():
-    soft = get_peft_model(tiny.llama(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3))
+def test_a_soft_prompt_that_cannot_talk_is_refused_before_anyone_types():
+    config = MultitaskPromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3, num_tasks=2)
     with pytest.raises(NotSupportedError):
-        Conversation(soft, Renderer(tiny.tokenizer()), max_new_tokens=4, sampling=None)
+        Conversation(get_peft_model(tiny.llama(), config), Renderer(tiny.tokenizer()), max_new_tokens=4, sampling=None)
+
+
+def test_a_soft_prompt_talks():
+    torch.manual_seed(0)
+    soft = get_peft_model(tiny.llama(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)).eval()
+    pieces: list[str] = []
+    made = Conversation(soft, Renderer(tiny.tokenizer()), max_new_tokens=4, sampling=None).ask("a", pieces.append)
+    assert made.ids and "".join(pieces) == made.text
 
 
 def test_opening_takes_the_runs_renderer_unless_told_otherwise(monkeypatch):

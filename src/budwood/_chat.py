@@ -10,8 +10,9 @@ from torch import nn
 
 from budwood.data.render import Renderer
 from budwood.data.rows import Message
-from budwood.evals.generation import Generation, Sampling, refuse_soft_prompt, stream
+from budwood.evals.generation import Generation, Sampling, stream
 from budwood.run import open_run
+from budwood.tuning.soft_prompts import refuse_soft_prompt
 
 
 class Conversation:

@@ -13,8 +13,9 @@ from torch import nn
 
 import tests.tiny as tiny
 from budwood import peft
+from budwood.data.render import Renderer
 from budwood.errors import NotSupportedError
-from budwood.evals.generation import refuse_soft_prompt
+from budwood.evals.generation import generate
 from budwood.tuning.attach import attach, count_parameters
 from budwood.tuning.factors import lora_factors
 from budwood.tuning.protocol import Promise, Tuner
@@ -141,10 +142,21 @@ def test_becomes_a_lora_exactly(tuner: Tuner):
 
 def test_generates_with_a_cache(tuner: Tuner):
     keeps(tuner, Promise.GENERATE)
-    model = train(fresh(tuner))
-    options = dict(max_new_tokens=5, do_sample=False, attention_mask=torch.ones(1, 4, dtype=torch.long))
-    cached = model.generate(input_ids=IDS[:1, :4], use_cache=True, **options)
-    assert torch.equal(cached, model.generate(input_ids=IDS[:1, :4], use_cache=False, **options))
+    model, prompts = train(fresh(tuner)), [IDS[0, :4].tolist(), IDS[1].tolist()]
+    found = generate(model, prompts, Renderer(tiny.tokenizer()), max_new_tokens=5)
+    for prompt, made in zip(prompts, found):
+        assert list(made.ids) == without_cache(model, prompt, 5)
+
+
+def without_cache(model: nn.Module, prompt: list[int], limit: int) -> list[int]:
+    """Greedy decoding by whole forward passes, until the end token."""
+    ids = list(prompt)
+    with torch.no_grad():
+        for _ in range(limit):
+            ids.append(int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
+            if ids[-1] == tiny.tokenizer().eos_token_id:
+                return ids[len(prompt) : -1]
+    return ids[len(prompt) :]
 
 
 def test_refusals_say_why(tuner: Tuner):
@@ -155,7 +167,7 @@ def test_refusals_say_why(tuner: Tuner):
             lora_factors(train(fresh(tuner)))
     if Promise.GENERATE in tuner.refuses:
         with pytest.raises(NotSupportedError):
-            refuse_soft_prompt(fresh(tuner))
+            generate(fresh(tuner), [[5, 9]], Renderer(tiny.tokenizer()), max_new_tokens=2)
 
 
 def test_every_setting_is_described(tuner: Tuner):

@@ -5,7 +5,7 @@ import torch
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
 
 from budwood.data.rows import Message, Row
-from budwood.errors import DataError, NonFiniteError, NotSupportedError
+from budwood.errors import DataError, NonFiniteError
 from budwood.evals import evaluate as evaluate_module
 from budwood.evals.evaluate import base_of, evaluate_rows, with_base
 from budwood.evals.generation import generate
@@ -153,16 +153,17 @@ def test_the_model_is_as_before(trainable, adapted, rows, renderer):
     assert adapted.training and not adapted.get_model_status().enabled == "irregular"
 
 
-def test_soft_prompts_have_a_likelihood_and_no_generation(trained, rows, renderer):
+def test_a_soft_prompt_is_evaluated_beside_its_base(trained, rows, renderer):
     torch.manual_seed(0)
     model = get_peft_model(trained, PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)).eval()
-    with pytest.raises(NotSupportedError):
-        evaluate_rows(model, rows, renderer)
-    with pytest.raises(NotSupportedError):
-        with_base(model, rows, renderer)
-    comparison = with_base(model, rows, renderer, generate=False)
-    assert comparison.base.nll == pytest.approx(evaluate_rows(trained, rows, renderer, generate=False).nll, abs=1e-6)
+    comparison = with_base(model, rows, renderer)
+    alone = evaluate_rows(trained, rows, renderer)
+    assert comparison.base.nll == pytest.approx(alone.nll, abs=1e-6)
+    assert [one.prediction for one in comparison.base.records] == [one.prediction for one in alone.records]
     assert comparison.adapted.nll != comparison.base.nll
+    prompts = [renderer.prompt(row) for row in rows]
+    written = generate(model, prompts, renderer, max_new_tokens=comparison.adapted.max_new_tokens)
+    assert [one.prediction for one in comparison.adapted.records] == [one.text for one in written]
     with base_of(model) as base:
         assert base is trained
 

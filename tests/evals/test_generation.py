@@ -3,13 +3,22 @@ import logging
 
 import pytest
 import torch
-from peft import LoraConfig, PromptTuningConfig, get_peft_model
+from peft import (
+    LoraConfig,
+    MultitaskPromptTuningConfig,
+    PrefixTuningConfig,
+    PromptEncoderConfig,
+    PromptTuningConfig,
+    get_peft_model,
+)
+from transformers import MistralConfig, MistralForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from budwood.errors import DataError, NotSupportedError, UsageError
-from budwood.evals.generation import Sampling, generate
+from budwood.evals.generation import Sampling, generate, stream
 from tests import tiny
 from tests.evals.conftest import make_row
+from tests.methods.idp.banks import make_bank, plain_greedy
 
 PROMPTS = [[65, 66, 67, 68, 69, 70, 71], [80], [90, 91, 92], [65, 66], list(range(40, 70)), [1, 2, 3]]
 
@@ -163,10 +172,68 @@ def test_a_low_temperature_is_greedy(renderer):
     assert cold == generate(model, PROMPTS, renderer, max_new_tokens=8)
 
 
-def test_soft_prompts_are_refused(renderer):
-    model = get_peft_model(tiny.llama(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3))
-    with pytest.raises(NotSupportedError, match="prompt_tuning"):
-        generate(model, PROMPTS, renderer, max_new_tokens=4)
+SOFT = {
+    "prompt": PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=5, prompt_tuning_init="RANDOM"),
+    "p-tuning": PromptEncoderConfig(task_type="CAUSAL_LM", num_virtual_tokens=4, encoder_hidden_size=16),
+    "prefix": PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3),
+}
+
+
+def soft(kind: str, base=None):
+    torch.manual_seed(0)
+    model = get_peft_model(tiny.llama() if base is None else base, copy.deepcopy(SOFT[kind])).eval()
+    for parameter in model.prompt_encoder.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:.past_key_values. is deprecated:FutureWarning")  # PEFT's forward of a prefix
+@pytest.mark.parametrize("make", [tiny.llama, tiny.gpt2])
+@pytest.mark.parametrize("kind", sorted(SOFT))
+@pytest.mark.parametrize("batch_size", [1, 6])
+def test_soft_prompts_generate_what_their_forward_says(make, kind, batch_size, renderer):
+    model = soft(kind, make())
+    found = generate(model, PROMPTS, renderer, max_new_tokens=8, batch_size=batch_size)
+    for prompt, one in zip(PROMPTS, found, strict=True):
+        assert list(one.ids) == naive(model, prompt, renderer.end_token_ids, 8)
+    assert found != generate(make(), PROMPTS, renderer, max_new_tokens=8)
+    assert not any(module.training for module in model.modules())
+
+
+def test_soft_prompts_are_sampled_and_streamed(renderer):
+    model, pieces = soft("prompt"), []
+    drawn = generate(model, PROMPTS, renderer, max_new_tokens=6, batch_size=2, sampling=Sampling(seed=3))
+    assert drawn == generate(model, PROMPTS, renderer, max_new_tokens=6, batch_size=6, sampling=Sampling(seed=3))
+    made = stream(model, PROMPTS[0], renderer, max_new_tokens=6, on_text=pieces.append)
+    assert "".join(pieces) == made.text
+    assert made == generate(model, PROMPTS[:1], renderer, max_new_tokens=6)[0]
+
+
+def test_a_soft_prompt_takes_its_room_from_the_context(renderer):
+    model = soft("prompt", tiny.gpt2())
+    long = [7 + i % 50 for i in range(248)]  # 5 vectors and 3 new tokens fill 256 positions
+    (found,) = generate(model, [long], renderer, max_new_tokens=8)
+    assert len(found.ids) == 3 and list(found.ids) == naive(model, long, renderer.end_token_ids, 3)
+    with pytest.raises(DataError, match="251"):
+        generate(model, [[7] * 251], renderer, max_new_tokens=1)
+
+
+def test_a_prompt_bank_generates_like_a_model(tmp_path, renderer):
+    bank = make_bank(tmp_path)
+    found = generate(bank, PROMPTS, renderer, max_new_tokens=6, batch_size=3)
+    for prompt, one in zip(PROMPTS, found, strict=True):
+        number = int(bank.select(torch.tensor([prompt])).selection)
+        wanted = plain_greedy(bank, number, prompt, 6)
+        assert list(one.ids) == list(_cut(wanted, renderer.end_token_ids))
+
+
+def test_soft_prompts_that_would_not_be_exact_are_refused(renderer):
+    config = MultitaskPromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3, num_tasks=2)
+    with pytest.raises(NotSupportedError, match="multitask_prompt_tuning"):
+        generate(get_peft_model(tiny.llama(), config), PROMPTS, renderer, max_new_tokens=4)
+    window = MistralForCausalLM(MistralConfig(**tiny.llama().config.to_diff_dict() | {"sliding_window": 8}))
+    with pytest.raises(NotSupportedError, match="window"):
+        generate(soft("prompt", window), PROMPTS, renderer, max_new_tokens=4)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from peft import PromptTuningConfig, get_peft_model
+from peft import MultitaskPromptTuningConfig, get_peft_model
 
 from budwood.data.render import Renderer
 from budwood.errors import NotSupportedError, UsageError
@@ -62,7 +62,8 @@ def test_a_streamed_answer_is_the_generated_one(trained, renderer, learned_rows,
 
 
 def test_what_cannot_be_generated_cannot_be_streamed(renderer):
-    soft = get_peft_model(tiny.llama(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3))
+    config = MultitaskPromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3, num_tasks=2)
+    soft = get_peft_model(tiny.llama(), config)
     with pytest.raises(NotSupportedError):
         stream(soft, [65], renderer, max_new_tokens=4, on_text=print)
     with pytest.raises(UsageError):

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from budwood.errors import OutOfMemoryError, UsageError
+from budwood.tuning.soft_prompts import virtual_tokens
 
 Progress: TypeAlias = Callable[[str, int, int], None]  # called with what is done, how many rows, out of how many
 BatchSize: TypeAlias = int | Literal["auto"]
@@ -43,11 +44,15 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def context_length(model: nn.Module) -> int | None:
-    """Return how many positions the model was made for, or None where its positions have no end."""
+    """Return how many tokens of text the model was made for, or None where its positions have no end.
+
+    A soft prompt takes its positions from them.
+    """
     try:
-        return int(model.config.get_text_config().max_position_embeddings)
+        positions = int(model.config.get_text_config().max_position_embeddings)
     except AttributeError:  # ALiBi and recurrent models declare none
         return None
+    return positions - virtual_tokens(model)
 
 
 def make_batches(lengths: Sequence[int], batch_size: BatchSize, budget: int) -> list[list[int]]:

@@ -21,10 +21,10 @@ from budwood.data.problems import or_raise
 from budwood.errors import DataError, NonFiniteError
 from budwood.evals._running import BatchSize, Progress, context_length
 from budwood.evals.generation import generate as generate_texts
-from budwood.evals.generation import refuse_soft_prompt
 from budwood.evals.likelihood import Likelihood, likelihoods
 from budwood.evals.metrics import exact_match, rouge_l
 from budwood.evals.results import Comparison, EvalResult, RowRecord, compare_results, means_of, task_means
+from budwood.tuning.soft_prompts import refuse_soft_prompt
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -59,7 +59,7 @@ def evaluate_rows(
     Raises:
         DataError: no rows, a row that cannot be rendered, or none that fits the model's context.
         NonFiniteError: the likelihood of a row is NaN or infinite.
-        NotSupportedError: the adapter is a soft prompt and `generate` is asked for.
+        NotSupportedError: `generate` is asked for, and the adapter is a soft prompt that this base cannot do it with.
         OutOfMemoryError: a batch did not fit.
     """
     if generate:

@@ -2,6 +2,7 @@
 
 `model.generate` does the decoding, with the key-value cache. Around it:
 
+- a soft prompt goes through `tuning.soft_prompts`: PEFT's own generation is wrong for it;
 - the model's own `generation_config` (a repetition penalty, a temperature) does not take part: greedy means the most
   likely token at each step;
 - sampling adds Gumbel noise to the logits and takes the largest, which is drawing from the softmax. The noise of each
@@ -33,9 +34,10 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from budwood.errors import DataError, NotSupportedError, UsageError
+from budwood.errors import DataError, UsageError
 from budwood.evals._running import BatchSize, Progress, context_length, device_of, evaluating, make_batches
 from budwood.evals._streaming import OnText, TextStream
+from budwood.tuning.soft_prompts import SoftPrompt, has_soft_prompt, refuse_soft_prompt
 
 if TYPE_CHECKING:
     from budwood.data.render import Renderer
@@ -90,7 +92,8 @@ def generate(
     A prompt that leaves less room than `max_new_tokens` in the model's context gets what room there is.
 
     Args:
-        model: a causal language model, bare or a `PeftModel`; its mode and its `generation_config` are restored.
+        model: a causal language model, bare, a `PeftModel` or `Prompted`; its mode and its `generation_config` are
+            restored.
         prompts: token ids, each not empty.
         renderer: gives the end tokens and decodes.
         max_new_tokens: the limit for each prompt, at least 1.
@@ -101,16 +104,16 @@ def generate(
     Raises:
         UsageError: a limit, a batch size or a sampling setting out of range.
         DataError: a prompt that is empty or fills the context.
-        NotSupportedError: the adapter is a soft prompt.
+        NotSupportedError: the adapter is a soft prompt that this base cannot generate with.
         OutOfMemoryError: a batch did not fit.
     """
-    refuse_soft_prompt(model)
+    refuse_soft_prompt(model)  # before any work
     limits = [_limit(prompt, max_new_tokens, context_length(model)) for prompt in prompts]
     if sampling is not None:
         _check(sampling)
-    decoder = _Decoder(model, renderer, sampling)
     found: dict[int, Generation] = {}
     with evaluating(model), _plain_generation(model):
+        decoder = _Decoder(model, renderer, sampling)
         for batch, limit in _batches(prompts, limits, batch_size, device_of(model)):
             found.update(zip(batch, decoder.run([prompts[i] for i in batch], batch, limit), strict=True))
             if progress is not None:
@@ -143,21 +146,6 @@ def stream(
         (made,) = _Decoder(model, renderer, sampling).run([prompt], [0], limit, streamer)
     streamer.finish(made.text)
     return made
-
-
-def refuse_soft_prompt(model: nn.Module) -> None:
-    """Raise `NotSupportedError` if `model` is a `PeftModel` whose active adapter is a prompt or a prefix.
-
-    PEFT's `generate` inserts a soft prompt again at every step, or drops it, on current transformers; its forward is
-    right, so likelihoods are available.
-    """
-    if isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning:
-        kind = str(model.active_peft_config.peft_type.value).lower()
-        raise NotSupportedError(
-            f"generation with a soft prompt ({kind})",
-            wanted="an adapter that changes weights: PEFT's generation is wrong for soft prompts",
-            action="evaluate its likelihood only, without generation",
-        )
 
 
 def _limit(prompt: Sequence[int], max_new_tokens: int, context: int | None) -> int:
@@ -202,7 +190,7 @@ class _Decoder:
     """Decodes batches of prompts; holds what is the same for all of them."""
 
     def __init__(self, model: nn.Module, renderer: Renderer, sampling: Sampling | None) -> None:
-        self.model = model
+        self.model = SoftPrompt(model) if has_soft_prompt(model) else model
         self.renderer = renderer
         self.sampling = sampling
         self.device = device_of(model)
