@@ -14,16 +14,18 @@ from typing import Any
 import torch
 
 from budwood.models import Site
+from budwood.training.head import CHUNK_BYTES
 
 FORMULA = (
     "base = parameters x bytes of its precision; adapter = 16 bytes a trained number (weight, gradient, two moments);"
     " activations = batch x longest row x the sum over linear layers of (in + out) x bytes, and 4 bytes more for each"
     " input of an adapted layer where the base has 16 bits; with checkpointing, the layers' inputs and one layer's"
-    " activations; logits = trained tokens of a batch x vocabulary x (8 + bytes)"
+    " activations; logits = trained tokens of a batch x vocabulary x (8 + bytes), of at most"
+    f" {CHUNK_BYTES // 2**22} million numbers at a time"
 )
 # Bytes a weight of a linear layer takes when quantised at load time, its scales included: blocks of 64 with an 8-bit
-# scale each and an fp32 scale for 256 of them (nf4), or an fp32 scale each (fp4); int4 in groups of 128.
-QUANTISED_BYTES = {"nf4": 0.516, "fp4": 0.5625, "int8": 1.0, "int4": 0.516}
+# scale each and an fp32 scale for 256 of them (nf4), or an fp32 scale each (fp4).
+QUANTISED_BYTES = {"nf4": 0.516, "fp4": 0.5625, "int8": 1.0, "int8wo": 1.0}
 ADAPTER_BYTES = 16
 MIB = 2**20
 
@@ -100,5 +102,9 @@ def activation_bytes(
 
 
 def logit_bytes(batch: BatchShape, vocabulary: int, dtype: torch.dtype) -> int:
-    """Return the bytes of logits, their fp32 copy and its softmax; they are made for the trained tokens only."""
-    return batch.rows * batch.trained * vocabulary * (8 + dtype.itemsize)
+    """Return the bytes of logits, their fp32 copy and its softmax.
+
+    They are made for the trained tokens only, and a chunk at a time. A model that changes what its head gives (a soft
+    cap, a scale) takes more: all chunks at once.
+    """
+    return min(batch.rows * batch.trained * vocabulary, CHUNK_BYTES // 4) * (8 + dtype.itemsize)

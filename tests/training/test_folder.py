@@ -43,15 +43,47 @@ def test_a_run_ends_done(tmp_path):
     ],
 )
 def test_how_a_run_ended_is_written(tmp_path, error, state, code):
-    with pytest.raises(type(error)), RunFolder.open(tmp_path / "run"):
+    with pytest.raises(type(error)), RunFolder.open(tmp_path / "run") as folder:
+        folder.progress(1, 2)
         raise error
     status = read_status(tmp_path / "run")
     assert (status["state"], status["exit_code"], status["error"]["type"]) == (state, code, type(error).__name__)
-    with pytest.raises(UsageError, match="--resume"), RunFolder.open(tmp_path / "run"):
+    with (
+        pytest.raises(UsageError, match=f"`budwood adapt --resume -o {tmp_path}/run`"),
+        RunFolder.open(tmp_path / "run"),
+    ):
         pass
     with RunFolder.open(tmp_path / "run", resume=True):
         pass
     assert read_status(tmp_path / "run")["error"] is None
+
+
+def test_a_run_that_failed_before_its_first_step_makes_room(tmp_path):
+    path = tmp_path / "run"
+    with pytest.raises(StorageError), RunFolder.open(path) as folder:
+        folder.append_event({"step": 0})
+        raise StorageError("no rank")
+    with RunFolder.open(path):
+        assert read_events(path) == []
+    for kept in ("checkpoints", "adapter"):  # a finished run whose resumption failed is no such run
+        (path / kept).mkdir()
+        with pytest.raises(StorageError), RunFolder.open(path, resume=True):
+            raise StorageError("no room")
+        with pytest.raises(UsageError, match="a run that is failed"):
+            RunFolder(path).admit()
+        (path / kept).rmdir()
+    RunFolder(path).admit()
+
+
+def test_to_ask_for_admission_touches_nothing(tmp_path):
+    RunFolder(tmp_path / "run").admit()
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(UsageError, match="no run to resume"):
+        RunFolder(tmp_path / "run").admit(resume=True)
+
+
+def test_the_command_that_goes_on_can_be_copied(tmp_path):
+    assert RunFolder("runs/my run").resume_command == "budwood adapt --resume -o 'runs/my run'"
 
 
 def test_a_finished_run_is_kept_unless_it_is_resumed_or_replaced(tmp_path):

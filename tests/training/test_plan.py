@@ -3,7 +3,7 @@ import math
 import pytest
 
 from budwood.errors import ConfigError
-from budwood.training.plan import Plan, planned_steps
+from budwood.training.plan import Plan
 from budwood.training.settings import TrainingSettings
 
 
@@ -12,9 +12,9 @@ def plan(rows=80, **changes) -> Plan:
 
 
 def test_steps_follow_from_rows_and_settings():
-    assert planned_steps(81, TrainingSettings(epochs=2, batch_size=4, accumulate=2)) == 22
-    assert planned_steps(80, TrainingSettings(epochs=0.5, batch_size=8)) == 5
-    assert planned_steps(80, TrainingSettings(epochs=9, max_steps=7)) == 7
+    assert Plan(TrainingSettings(epochs=2, batch_size=4, accumulate=2), 81, seed=0).total_steps == 22
+    assert Plan(TrainingSettings(epochs=0.5, batch_size=8), 80, seed=0).total_steps == 5
+    assert Plan(TrainingSettings(epochs=9, max_steps=7), 80, seed=0).total_steps == 7
     assert Plan(TrainingSettings(epochs=1, batch_size=8), 80, seed=0, processes=2).total_steps == 5
 
 
@@ -57,6 +57,8 @@ def test_the_first_step_of_a_run_learns():
 def test_the_warmup_may_be_a_part_and_is_at_most_half():
     assert plan(max_steps=100, warmup_steps=0.1).warmup_steps == 10
     assert plan(max_steps=100, warmup_steps=80).warmup_steps == 50
+    cut = [plan(max_steps=100, warmup_steps=wanted).warmup_is_cut for wanted in (0.1, 50, 50.5, 80)]
+    assert cut == [False, False, True, True]
 
 
 def test_another_plan_is_refused_on_resume_but_not_for_what_changes_nothing():
@@ -66,3 +68,11 @@ def test_another_plan_is_refused_on_resume_but_not_for_what_changes_nothing():
         plan(epochs=2, batch_size=4).require_same(began)
     with pytest.raises(ConfigError, match=r"rows was 80, is 81"):
         plan(rows=81, epochs=2).require_same(began)
+
+
+def test_a_run_from_before_a_setting_came_is_resumed_with_its_default():
+    before = plan().identity()
+    del before["normalise"]
+    plan().require_same(before)
+    with pytest.raises(ConfigError, match="normalise was token, is sequence"):
+        plan(normalise="sequence").require_same(before)

@@ -17,21 +17,23 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from budwood.training.loss import IGNORED
 from budwood.training.plan import Plan
 
 if TYPE_CHECKING:
     from budwood.data.render import Encoded
 
-BLANK = -1  # the index of a row without weight, for a process that has no row left in an epoch's last step
+BLANK = -1  # the index of a row without targets, for a process that has no row left in an epoch's last step
 
 
 class Rows(Dataset["Encoded"]):
-    """Encoded rows, and at `BLANK` a row whose weights are all 0."""
+    """Encoded rows, and at `BLANK` a row without targets."""
 
     def __init__(self, rows: Sequence[Encoded]) -> None:
         self._rows = rows
         shortest = min(rows, key=lambda row: len(row.input_ids))
-        self._blank = dataclasses.replace(shortest, loss_weights=[0.0] * len(shortest.input_ids))
+        length = len(shortest.input_ids)
+        self._blank = dataclasses.replace(shortest, labels=[IGNORED] * length, loss_weights=[0.0] * length)
 
     def __len__(self) -> int:
         return len(self._rows)

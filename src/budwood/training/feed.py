@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from budwood.training.batches import evaluation_batches
 from budwood.training.loss import weighted_nll
+from budwood.training.settings import TrainingSettings
 
 if TYPE_CHECKING:
     from budwood.data.render import Encoded
@@ -43,19 +44,21 @@ class Feed:
         return bool(self.evaluation or self.probes)
 
 
-def evaluation_loss(model: nn.Module, feed: Feed, batch_size: int, accelerator: Accelerator) -> float:
-    """Return Σ w·nll / Σ w over all evaluation rows, in nats; each process computes its share, and all get the result.
+def evaluation_loss(model: nn.Module, feed: Feed, settings: TrainingSettings, accelerator: Accelerator) -> float:
+    """Return the loss over all evaluation rows in nats, normalised as in training; each process computes its share.
 
-    The batch size changes nothing but the rounding. Where no target has a weight the loss is 0.
+    All processes get the result. The batch size changes nothing but the rounding. Where no target has a weight the
+    loss is 0.
     """
     total = torch.zeros(2, dtype=torch.float64)
-    for rows in evaluation_batches(feed.evaluation, batch_size, accelerator.process_index, accelerator.num_processes):
+    process, processes = accelerator.process_index, accelerator.num_processes
+    for rows in evaluation_batches(feed.evaluation, settings.batch_size, process, processes):
         batch = send_to_device(feed.collate(rows), accelerator.device)
-        total += torch.stack(weighted_nll(model, batch)).cpu().double()
+        total += torch.stack(weighted_nll(model, batch, settings.normalise)).cpu().double()
     if accelerator.num_processes > 1:
         total = accelerator.reduce(total.to(accelerator.device), "sum")
-    nll, weight = total.tolist()
-    return nll / (weight or 1.0)
+    numerator, denominator = total.tolist()
+    return numerator / (denominator or 1.0)
 
 
 def probe(model: nn.Module, feed: Feed, accelerator: Accelerator) -> dict[str, float]:

@@ -9,6 +9,7 @@ ends, and keeps the heartbeat of status.json. Imports no torch until a run is op
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 import socket
 from collections.abc import Iterator, Mapping
@@ -48,10 +49,25 @@ class RunFolder:
         """Where training keeps what it needs to go on."""
         return self.path / "checkpoints"
 
+    @property
+    def resume_command(self) -> str:
+        """The command that goes on with the run."""
+        return shlex.join(["budwood", "adapt", "--resume", "-o", str(self.path)])
+
+    def admit(self, *, resume: bool = False, replace: bool = False) -> None:
+        """Refuse what `open` would refuse, and touch nothing.
+
+        Raises:
+            UsageError: as `open`.
+        """
+        self._admit(load_status(self.path), resume, replace)
+
     @classmethod
     @contextlib.contextmanager
     def open(cls, path: str | Path, *, resume: bool = False, replace: bool = False) -> Iterator[RunFolder]:
         """Make a run, or go on with one, and hold it until the block ends; status.json then says how it ended.
+
+        A run that failed before its first step holds nothing worth keeping: a new one takes its place.
 
         Args:
             path: a new or empty folder, or with `resume` or `replace` the folder of a run.
@@ -72,10 +88,10 @@ class RunFolder:
         if self._heartbeat is not None:
             yield
             return
-        self._admit(load_status(self.path), resume, replace)
+        self.admit(resume=resume, replace=replace)
         with self._locked():
-            self._admit(load_status(self.path), resume, replace)  # again: another process may have come first
-            if replace:
+            self.admit(resume=resume, replace=replace)  # again: another process may have come first
+            if not resume:
                 self._clear()
             storage.sweep(self.path)
             storage.sweep(self.checkpoints)
@@ -121,8 +137,13 @@ class RunFolder:
             self._admit_new(resume)
         elif status.state == "running" and status.host != socket.gethostname() and status.age_s < STALE_S:
             raise self._in_use(status)
-        elif not resume and not replace:
+        elif not (resume or replace or self._never_began(status)):
             raise self._occupied()
+
+    def _never_began(self, status: Status) -> bool:
+        """Whether the run failed before its first step. One that was resumed has results of an earlier session."""
+        results = self.checkpoints.exists() or self.adapter.exists()
+        return status.state == "failed" and not status.step and not results
 
     def _admit_new(self, resume: bool) -> None:
         if self.path.exists() and not self.path.is_dir():
@@ -138,7 +159,7 @@ class RunFolder:
         state = read_status(self.path)["state"]
         if state == "done":
             return UsageError(f"{self.path} holds a finished run", action="choose another place, or use --force")
-        going_on = "wait for it" if state == "running" else "go on with --resume, begin anew with --force"
+        going_on = "wait for it" if state == "running" else f"`{self.resume_command}`, begin anew with --force"
         return UsageError(f"{self.path} holds a run that is {state}", action=f"{going_on}, or choose another place")
 
     def _in_use(self, status: Status | None) -> UsageError:
@@ -147,8 +168,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        with storage.guarded(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
+        storage.make_folder(self.path)
         lock = FileLock(self.path / ".lock", blocking=False)
         try:
             with storage.guarded(self.path):

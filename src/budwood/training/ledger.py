@@ -15,9 +15,9 @@ class Ledger:
         supervised_tokens: tokens among them that had a weight in the loss.
         step_s: seconds spent in optimiser steps.
         wall_s: seconds spent in all, evaluation and saving included.
-        last_loss: loss of the last step, nats per token.
+        last_loss: loss of the last step, in nats, normalised as the settings say.
         best_step: the step whose adapter had the lowest evaluation loss; None before the first evaluation.
-        best_loss: that loss, nats per token.
+        best_loss: that loss, in the same unit.
         stale_evaluations: evaluations since then.
     """
 

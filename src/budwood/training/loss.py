@@ -1,4 +1,15 @@
-"""The weighted token loss, Σ w·nll, exact and in fp32, with logits computed only where a target has a weight.
+"""The weighted token loss, exact and in fp32, with logits computed only where a target has a weight.
+
+The loss of an optimiser step is a quotient of two sums over the step, so that it does not depend on how the step is
+split into batches. With the weights w_t and losses ℓ_t of a sequence, and the outer sums over all sequences:
+
+                 numerator                     denominator
+    token        Σ Σ_t w_t ℓ_t                 Σ Σ_t w_t
+    sequence     Σ (Σ_t w_t ℓ_t / Σ_t w_t)     the number of sequences    (TAALM, Seo et al. 2024)
+    count        Σ Σ_t w_t ℓ_t                 the number of targets with w_t > 0
+    none         Σ Σ_t w_t ℓ_t                 the number of sequences    (CaMeLS, Hu et al. 2023, arXiv:2305.15076)
+
+A sequence whose weights are all 0 adds exactly 0 above and counts below; one without any target counts nowhere.
 
 The head is the widest matrix of a small model and most positions of a row are its prompt, so a hook in front of the
 head keeps just the hidden states that predict a weighted target. It reads each row's own positions (`logits_to_keep`
@@ -12,11 +23,15 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from budwood.errors import NotSupportedError
+from budwood.training.forwards import replaced
+from budwood.training.head import head_nll, plain_head
+from budwood.training.settings import Normalisation
 
 IGNORED = -100  # the label of a position without a target
 Batch = Mapping[str, Tensor]
@@ -32,6 +47,7 @@ class Targets:
         ids: the token to predict, (n,).
         weights: its weight, (n,), fp32.
         length: the padded length of a row, T.
+        has_targets: whether a row has a target, of whatever weight, (batch,).
     """
 
     rows: Tensor
@@ -39,6 +55,7 @@ class Targets:
     ids: Tensor
     weights: Tensor
     length: int
+    has_targets: Tensor
 
     def pick(self, values: Tensor) -> Tensor:
         """Return the (n, d) entries at the targets from (batch, V + T, d) values, as a contiguous copy.
@@ -60,26 +77,62 @@ def find_targets(batch: Batch, *, shifted: bool = True) -> Targets:
     """
     labels, weights = batch["labels"], batch["loss_weights"]
     length, first = labels.shape[1], int(shifted)
-    wanted = (labels[:, first:] != IGNORED) & (weights[:, first:] > 0)
-    rows, positions = wanted.nonzero(as_tuple=True)
+    labelled = labels[:, first:] != IGNORED
+    rows, positions = (labelled & (weights[:, first:] > 0)).nonzero(as_tuple=True)
     at = (rows, positions + first)
-    return Targets(rows, positions, labels[at], weights[at].float(), length)
+    return Targets(rows, positions, labels[at], weights[at].float(), length, labelled.any(dim=1))
 
 
-def weighted_nll(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return (Σ w·nll, Σ w) over the batch, two fp32 scalars; nll in nats. A target of weight 0 adds exactly nothing.
+def denominator(targets: Targets, normalise: Normalisation, *, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return this batch's part of the denominator, a scalar."""
+    if normalise == "token":
+        return targets.weights.sum(dtype=dtype)
+    if normalise == "count":
+        return torch.tensor(len(targets.ids), dtype=dtype, device=targets.ids.device)
+    return targets.has_targets.sum(dtype=dtype)
+
+
+def _factors(targets: Targets, normalise: Normalisation) -> Tensor:
+    """Return the factor of each target's loss in the numerator, (n,)."""
+    if normalise != "sequence":
+        return targets.weights
+    sums = targets.weights.new_zeros(len(targets.has_targets)).index_add(0, targets.rows, targets.weights)
+    return targets.weights / sums[targets.rows]
+
+
+def weighted_nll(model: nn.Module, batch: Batch, normalise: Normalisation = "token") -> tuple[Tensor, Tensor]:
+    """Return this batch's parts of numerator and denominator, two fp32 scalars; the losses are in nats.
+
+    A target of weight 0 adds exactly nothing to either.
 
     Args:
         model: a causal or an encoder-decoder language model of transformers, bare, a `PeftModel`, or wrapped in
             `DistributedDataParallel`.
         batch: `labels`, `loss_weights` as in `find_targets`, and the inputs of the model.
+        normalise: what the two are; "token" gives Σ w·nll and Σ w.
 
     Raises:
-        NotSupportedError: the model is no such language model.
+        NotSupportedError: the model is no such language model; or, in the backward pass, a second derivative is asked
+            for.
     """
-    logits, targets = target_logits(model, batch)
-    nll = nn.functional.cross_entropy(logits.float(), targets.ids, reduction="none")
-    return (nll * targets.weights).sum(), targets.weights.sum()
+    nll, targets = token_nll(model, batch)
+    return (nll * _factors(targets, normalise)).sum(), denominator(targets, normalise)
+
+
+def token_nll(model: nn.Module, batch: Batch) -> tuple[Tensor, Targets]:
+    """Return the loss of each of the n targets of `batch` that have a weight, (n,), fp32, in nats, and those targets.
+
+    The logits are made a chunk at a time where the head allows it (`head.plain_head`), and then there is no second
+    derivative: what needs one computes its loss from `target_logits`. Arguments and errors are as in `weighted_nll`.
+    """
+    core = language_model(model)
+    head = plain_head(core, {name: value[:1] for name, value in _inputs(core, batch).items()})
+    if head is None:
+        logits, targets = target_logits(model, batch)
+        return nn.functional.cross_entropy(logits.float(), targets.ids, reduction="none"), targets
+    with replaced(head, lambda hidden: hidden):
+        hidden, targets = target_logits(model, batch)
+    return head_nll(hidden, head.weight, head.bias, targets.ids), targets
 
 
 def target_logits(model: nn.Module, batch: Batch) -> tuple[Tensor, Targets]:
@@ -89,17 +142,22 @@ def target_logits(model: nn.Module, batch: Batch) -> tuple[Tensor, Targets]:
     """
     core = language_model(model)
     targets = find_targets(batch, shifted=not core.config.is_encoder_decoder)
-    inputs = {name: value for name, value in batch.items() if name not in ("labels", "loss_weights")}
-    if core.config.is_encoder_decoder:
-        inputs["decoder_input_ids"] = core.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
     with _head_at(core, targets):
-        output = model(**inputs, use_cache=False)
+        output = model(**_inputs(core, batch), use_cache=False)
     if "logits" not in output:
         raise NotSupportedError(f"{type(core).__name__} has no language-model head", wanted="a language model")
     logits = output.logits
     # Where no hook came into effect the model has computed all positions.
     kept = logits.shape[:2] == (1, len(targets.ids))
     return (logits.squeeze(0) if kept else targets.pick(logits)), targets
+
+
+def _inputs(core: PreTrainedModel, batch: Batch) -> dict[str, Tensor]:
+    """Return what the model reads of a batch."""
+    inputs = {name: value for name, value in batch.items() if name not in ("labels", "loss_weights")}
+    if core.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = core.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
+    return inputs
 
 
 def language_model(model: nn.Module) -> PreTrainedModel:

@@ -12,7 +12,7 @@ from budwood.training.settings import TrainingSettings
 TIMES = 10  # evaluations and checkpoints of a run whose settings do not say how often
 
 # Settings that change nothing in what is computed; a resumed run may have others.
-_FREE = {"workers", "trackers", "device", "gradient_checkpointing", "save_every"}
+_FREE = {"workers", "trackers", "device", "gradient_checkpointing", "cache_prefix", "save_every"}
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,17 @@ class Plan:
 
     @property
     def warmup_steps(self) -> int:
+        return min(self._warmup_wanted, self.total_steps // 2)
+
+    @property
+    def warmup_is_cut(self) -> bool:
+        """Whether the settings ask for a longer warm-up than half of the run."""
+        return self._warmup_wanted > self.warmup_steps
+
+    @property
+    def _warmup_wanted(self) -> int:
         wanted = self.settings.warmup_steps
-        steps = math.ceil(wanted * self.total_steps) if wanted < 1 else math.ceil(wanted)
-        return min(steps, self.total_steps // 2)
+        return math.ceil(wanted * self.total_steps) if wanted < 1 else math.ceil(wanted)
 
     def evaluates_at(self, step: int) -> bool:
         """Whether the adapter is evaluated after `step` steps; always after the last."""
@@ -84,6 +92,7 @@ class Plan:
             ConfigError: names what differs.
         """
         now = self.identity()
+        before = TrainingSettings().model_dump(mode="json") | before  # settings that came later had their default
         changed = [f"{key} was {before.get(key)}, is {now.get(key)}" for key in now if now[key] != before.get(key)]
         if changed:
             raise ConfigError(
@@ -98,8 +107,3 @@ _SCHEDULES: dict[str, Callable[[float], float]] = {
     "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
     "constant": lambda done: 1.0,
 }
-
-
-def planned_steps(rows: int, settings: TrainingSettings) -> int:
-    """Return how many optimiser steps training on `rows` rows takes, in one process."""
-    return Plan(settings, rows, seed=0).total_steps

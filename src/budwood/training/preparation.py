@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import torch
 from peft import PeftModel, PeftType
 from torch import nn
-from transformers import PreTrainedModel, TrainingArguments
+from transformers import PreTrainedModel, Trainer, TrainingArguments
+from transformers.integrations import TensorBoardCallback
 
 from budwood.errors import ConfigError, DataError, NotSupportedError
 from budwood.training.feed import Feed
@@ -63,8 +64,11 @@ def training_arguments(
 ) -> TrainingArguments:
     """Return the Trainer's arguments. Intervals are left out: `Flow` decides."""
     device = next(model.parameters()).device
+    name = folder.path.resolve().name
     arguments = TrainingArguments(
         output_dir=str(folder.path),
+        run_name=name,
+        project=name,
         per_device_train_batch_size=settings.batch_size,
         gradient_accumulation_steps=settings.accumulate,
         num_train_epochs=settings.epochs,
@@ -89,6 +93,13 @@ def training_arguments(
     if arguments.deepspeed or arguments.fsdp:
         raise NotSupportedError("sharded training is not supported", action="use one process a device (DDP)")
     return arguments
+
+
+def name_logs(trainer: Trainer, folder: RunFolder) -> None:
+    """Let TensorBoard's log lie in the run folder itself: TensorBoard calls a run by the folder of its log."""
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:
+            callback.logging_dir = str(folder.path)
 
 
 @contextlib.contextmanager

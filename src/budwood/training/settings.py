@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Tracker = Literal["tensorboard", "trackio", "wandb"]
+Normalisation = Literal["token", "sequence", "count", "none"]
 
 
 class TrainingSettings(BaseModel):
@@ -40,6 +41,12 @@ class TrainingSettings(BaseModel):
     final_fraction: float = Field(
         default=0.0, ge=0, le=1, description="Part of the highest learning rate at which linear and cosine end."
     )
+    normalise: Normalisation = Field(
+        default="token",
+        description="What a step's loss is a mean over. token: weighted mean over tokens. sequence: weighted mean"
+        " within each sequence, then over sequences. count: weighted sum over the number of tokens with a weight."
+        " none: weighted sum of each sequence, mean over sequences.",
+    )
     weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay of AdamW.")
     betas: tuple[float, float] = Field(
         default=(0.9, 0.999), description="Decay of AdamW's two moment estimates, each from 0 to below 1."
@@ -61,6 +68,12 @@ class TrainingSettings(BaseModel):
     )
     gradient_checkpointing: bool = Field(
         default=False, description="Compute activations twice instead of keeping them: less memory, about 30 % slower."
+    )
+    cache_prefix: bool | Literal["auto"] = Field(
+        default="auto",
+        description="Compute the frozen layers below the lowest trained one once for each row, and keep what they give"
+        " on disk while training. Dropout in them is off then. auto does so where they are more than half of all"
+        " layers and have no dropout, and rows are seen more than once.",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto", description="Precision of the frozen base. New parameters are float32."

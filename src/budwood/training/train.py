@@ -18,8 +18,9 @@ from budwood.training.borders import translated
 from budwood.training.checkpoints import Checkpoint, CheckpointStore, load_trainable
 from budwood.training.feed import Collate, Feed, Probe
 from budwood.training.folder import RunFolder
-from budwood.training.plan import Plan, planned_steps
-from budwood.training.preparation import ready, require_usable, training_arguments
+from budwood.training.plan import Plan
+from budwood.training.prefix_run import prefix_cached
+from budwood.training.preparation import name_logs, ready, require_usable, training_arguments
 from budwood.training.progress import progress_display
 from budwood.training.settings import TrainingSettings
 from budwood.training.signals import Interruption, interruptible
@@ -28,7 +29,7 @@ from budwood.training.trainer import Report, WeightedTrainer
 if TYPE_CHECKING:
     from budwood.data.render import Encoded
 
-__all__ = ["TrainingResult", "planned_steps", "train"]
+__all__ = ["TrainingResult", "train"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class TrainingResult:
         wall_s: seconds, evaluation and saving included.
         tokens_per_s: tokens a second of the optimiser steps alone.
         peak_memory_mib: of the device, or on a CPU of the whole process; None where the system does not tell.
-        final_loss: loss of the last step, nats per token.
+        final_loss: loss of the last step in nats, normalised as the settings say.
         best_step: the step whose adapter the model holds now; None without evaluation, where it is the last one.
         best_evaluation_loss: its loss.
         stopped_early: whether patience ended the run.
@@ -108,11 +109,15 @@ def train(  # noqa: PLR0913
     store = CheckpointStore(folder.checkpoints)
     with _opened(folder, arguments, resume), translated(settings), ready(model, settings), _stoppable() as stop:
         checkpoint = _latest(store, plan) if resume else None
-        with _recording(folder, arguments, plan, checkpoint, progress) as report:
+        with (
+            prefix_cached(model, feed, plan, folder, arguments),
+            _recording(folder, arguments, plan, checkpoint, progress) as report,
+        ):
             trainer = WeightedTrainer(model, arguments, feed, plan, store, stop, report)
+            name_logs(trainer, folder)
             _run(trainer, checkpoint, plan)
-        if trainer.stop_requested():
-            raise _interrupted(f"by {stop.signal} after step {trainer.ledger.step} of {plan.total_steps}")
+            if trainer.stop_requested():
+                raise _interrupted(f"by {stop.signal} after step {trainer.ledger.step} of {plan.total_steps}")
         return _finish(trainer, plan, store)
 
 

@@ -1,7 +1,8 @@
 """`WeightedTrainer`: transformers' Trainer with an exact loss, our checkpoints, and checks before each step.
 
-The loss of an optimiser step is Σ w·nll / Σ w, both sums over the whole step: all batches that are accumulated and all
-processes. So neither the batch size nor the number of processes changes the result (up to rounding).
+The loss of an optimiser step is a quotient of two sums over the whole step (`loss`): over all batches that are
+accumulated and all processes. So neither the batch size nor the number of processes changes the result (up to
+rounding).
 
 For who updates transformers: the private methods of the Trainer that are replaced here are `_get_grad_norm`,
 `_save_checkpoint`, `_load_from_checkpoint`, `_load_optimizer_and_scheduler` and `_load_rng_state`. The tests of
@@ -30,7 +31,7 @@ from budwood.training.checkpoints import Checkpoint, CheckpointStore, load_train
 from budwood.training.feed import Feed, evaluation_loss, probe
 from budwood.training.flow import Flow, require_finite, require_gradients
 from budwood.training.ledger import Ledger
-from budwood.training.loss import Batch, find_targets, language_model, weighted_nll
+from budwood.training.loss import Batch, denominator, find_targets, language_model, weighted_nll
 from budwood.training.plan import Plan
 from budwood.training.signals import Interruption
 
@@ -42,13 +43,13 @@ class Counts:
     """What the batches of one optimiser step hold, over all processes.
 
     Attributes:
-        weight: Σ w.
+        denominator: what the loss of the step is divided by; Σ w where it is the mean over tokens.
         supervised: targets with a weight.
         tokens: tokens, padding not counted.
         stops: processes that were asked to stop.
     """
 
-    weight: float
+    denominator: float
     supervised: float
     tokens: float
     stops: float
@@ -119,19 +120,20 @@ class WeightedTrainer(Trainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator[Batch], num_batches: int, device: torch.device
     ) -> tuple[list[Batch], Tensor]:
-        """Return the batches of one optimiser step, and Σ w over them and over all processes."""
+        """Return the batches of one optimiser step, and its loss's denominator over them and all processes."""
         self._step_began = time.monotonic()
         self._step_loss = torch.zeros((), device=device)
         batches = list(itertools.islice(epoch_iterator, num_batches))
         self._counts = self._count(batches, device)
         # The loss of a step whose weights are all 0 is 0 / 1.
-        return batches, torch.tensor(self._counts.weight or 1.0, device=device)
+        return batches, torch.tensor(self._counts.denominator or 1.0, device=device)
 
     def _count(self, batches: list[Batch], device: torch.device) -> Counts:
-        weights = [find_targets(batch, shifted=self._shifted).weights for batch in batches]
+        targets = [find_targets(batch, shifted=self._shifted) for batch in batches]
+        normalise = self._plan.settings.normalise
         local = [
-            sum(w.sum(dtype=torch.float64).item() for w in weights),
-            sum(len(w) for w in weights),
+            sum(denominator(one, normalise, dtype=torch.float64).item() for one in targets),
+            sum(len(one.ids) for one in targets),
             sum(batch["attention_mask"].sum().item() for batch in batches),
             float(self._interruption.requested),
         ]
@@ -146,9 +148,9 @@ class WeightedTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | None = None,
     ) -> Tensor:
-        """Return this batch's part of the step's loss: Σ w·nll of the batch over Σ w of the step."""
+        """Return this batch's part of the step's loss: its numerator over the denominator of the step."""
         assert not return_outputs and num_items_in_batch is not None
-        total, _ = weighted_nll(model, inputs)
+        total, _ = weighted_nll(model, inputs, self._plan.settings.normalise)
         part = total / num_items_in_batch
         self._step_loss += part.detach()
         # DistributedDataParallel averages the gradients of the processes; their sum is wanted.
@@ -216,7 +218,7 @@ class WeightedTrainer(Trainer):
         with randomness.untouched(), torch.no_grad():
             self.model.eval()
             if self._feed.evaluation:
-                loss = evaluation_loss(self.model, self._feed, self._plan.settings.batch_size, self.accelerator)
+                loss = evaluation_loss(self.model, self._feed, self._plan.settings, self.accelerator)
                 require_finite(loss, f"the evaluation loss after step {self.ledger.step}", self._plan, self._store)
                 metrics["eval_loss"] = loss
             metrics |= probe(self.model, self._feed, self.accelerator)
