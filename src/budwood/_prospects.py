@@ -11,9 +11,9 @@ from transformers import PreTrainedModel
 
 from budwood.errors import NotSupportedError
 from budwood.export.gguf_names import GgufNames
-from budwood.export.merged import refuse_quantised
 from budwood.export.serving import Served, served_rank
 from budwood.models import Source
+from budwood.models.quantisation import is_quantised
 from budwood.recipe import Recipe
 from budwood.run import EXPORTS
 from budwood.tuning.protocol import Promise, Tuner
@@ -74,8 +74,7 @@ def _merged(tuner: Tuner, source: Source, is_prompt: bool) -> str:
         raise NotSupportedError("a soft prompt is input, not a change of weights")
     if tuner.load_classes and Promise.MERGE not in tuner.keeps:
         raise NotSupportedError(tuner.refuses[Promise.MERGE])
-    refuse_quantised(source)
-    return "an ordinary model folder"
+    return "an ordinary model folder" + (", the base in it dequantised" if is_quantised(source) else "")
 
 
 def _prompts(is_prompt: bool) -> str:

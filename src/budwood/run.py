@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,17 +21,20 @@ from budwood.data.render import Renderer
 from budwood.errors import AdapterError, BaseMismatchError, NotSupportedError, UsageError, nearest
 from budwood.export.card import CardFacts
 from budwood.export.checks import Check, VerifyReport
+from budwood.export.dequantised import OnQuantised, dense_twin
 from budwood.export.foreign import AdapterInfo, inspect_adapter, load_foreign
 from budwood.export.gguf_lora import export_gguf
 from budwood.export.gguf_verify import verify_gguf
 from budwood.export.logits import adapted_logits, base_logits, exact_logits, probe_inputs
-from budwood.export.merged import export_merged, refuse_quantised, verify_merged
+from budwood.export.merged import export_merged, verify_merged
 from budwood.export.portable import export_lora
 from budwood.export.result import ExportResult
 from budwood.export.verify import NativeBase, verify_native, verify_portable
 from budwood.facts import AdapterFacts
 from budwood.models import Base, Source, fingerprint_file, load_base, locate
-from budwood.training.folder import read_metrics, read_status
+from budwood.models.quantisation import is_quantised
+from budwood.storage import guarded
+from budwood.training.folder import RunFolder, read_metrics, read_status
 
 log = logging.getLogger(__name__)
 EXPORTS = ("lora", "gguf", "merged")
@@ -81,7 +86,7 @@ class Run:
             "base": str(self.source.reference),
             "method": self.facts.method if self.facts else None,
             "tuner": self.facts.tuner if self.facts else self.info.peft_type.lower(),
-            "trainable_parameters": self.facts.trainable_parameters if self.facts else None,
+            "trainable_params": self.facts.trainable_parameters if self.facts else None,
             "adapter_bytes": self.info.bytes,
             **self.metrics,
         }
@@ -99,11 +104,26 @@ class Run:
     def open(self, *, dtype: str = "auto", device: str = "auto") -> Loaded:
         """As `load`, with the base and the renderer of text beside it."""
         self.info.require("load")
-        peft.register()
+        return self._dressed(self._base(dtype, device))
+
+    def _open_plain(self, *, exact: bool) -> Loaded:
+        """As `open`, for exports: on plain layers; in fp32 on the CPU if they must be `exact`.
+
+        A quantised base is loaded as it was trained on, and then dequantised.
+        """
+        if is_quantised(self.source):
+            return self._dressed(dense_twin(self._base(), torch.float32 if exact else None))
+        return self.open(dtype="float32", device="cpu") if exact else self.open()
+
+    def _base(self, dtype: str = "auto", device: str = "auto") -> Base:
         if dtype == "auto" and self.facts:
             dtype = self.facts.dtype
         attention = self.facts.attention if self.facts else "auto"
-        base = load_base(self.source, dtype=dtype, device=device, attention=attention)
+        return load_base(self.source, dtype=dtype, device=device, attention=attention)
+
+    def _dressed(self, base: Base) -> Loaded:
+        """Put the adapter onto the base."""
+        peft.register()
         model = load_foreign(base.model, self.adapter).eval()
         template, system = (self.facts.template, self.facts.system) if self.facts else ("auto", None)
         renderer = Renderer(base.tokenizer, template, system)
@@ -127,6 +147,7 @@ class Run:
         report = VerifyReport((*self._unchanged(), *map(_as_two_loads, native.checks)))
         if not portable:
             return report
+        loaded = self._open_plain(exact=False) if is_quantised(self.source) else loaded
         with tempfile.TemporaryDirectory(prefix="budwood-") as folder:
             try:
                 self._portable(loaded, Path(folder) / "lora")
@@ -142,7 +163,7 @@ class Run:
             kind: "lora", a portable PEFT LoRA; "gguf", a LoRA for llama.cpp; "merged", the base with it merged in.
             out: the folder to write; for "gguf" the file, or a folder for it.
             dtype: "float32", "bfloat16" or "float16"; "auto" is float32, and for "merged" what the base is stored in.
-            force: replace what is there.
+            force: replace what is there; merge a quantised base also where that changes the answers beyond the limit.
 
         Raises:
             NotSupportedError: this adapter cannot take that form; the message says why.
@@ -158,7 +179,7 @@ class Run:
 
     def _to_lora(self, out: Path, dtype: torch.dtype | None, replace: bool) -> ExportResult:
         self.info.require("export")
-        loaded = self.open()
+        loaded = self._open_plain(exact=False)
         inputs = probe_inputs(loaded.tokenizer, seed=0)
         return self._portable(
             loaded,
@@ -170,7 +191,7 @@ class Run:
 
     def _to_gguf(self, out: Path, dtype: torch.dtype | None, replace: bool) -> ExportResult:
         self.info.require("export")
-        loaded = self.open() if self.source.reference.quantisation else self.open(dtype="float32", device="cpu")
+        loaded = self._open_plain(exact=True)
         inputs = probe_inputs(loaded.tokenizer, seed=0)
         return export_gguf(
             loaded.model,
@@ -184,9 +205,9 @@ class Run:
         )
 
     def _to_merged(self, out: Path, dtype: torch.dtype | None, replace: bool) -> ExportResult:
-        refuse_quantised(self.source)
-        loaded = self.open(dtype="float32", device="cpu")
+        loaded = self._open_plain(exact=True)
         inputs = probe_inputs(loaded.tokenizer, seed=0)
+        trained = self._on_quantised(inputs) if is_quantised(self.source) else None
         adapted, base = adapted_logits(loaded.model, inputs), base_logits(loaded.model, inputs)
         return export_merged(
             loaded.model,
@@ -196,8 +217,15 @@ class Run:
             tokenizer=loaded.tokenizer,
             dtype=dtype,
             replace=replace,
-            inspect=lambda folder: verify_merged(folder, adapted, base, inputs).require(),
+            inspect=lambda folder: verify_merged(
+                folder, adapted, base, inputs, trained=trained, accept=replace
+            ).require(),
         )
+
+    def _on_quantised(self, inputs: Tensor) -> OnQuantised:
+        model = self.open().model
+        ids = inputs.to(model.device)
+        return OnQuantised(adapted_logits(model, ids), base_logits(model, ids))
 
     def _portable(self, loaded: Loaded, folder: Path, **options: Any) -> ExportResult:
         return export_lora(
@@ -232,19 +260,31 @@ class Run:
             )
 
     def _check_portable(self, loaded: Loaded, folder: Path, inputs: Tensor) -> VerifyReport:
-        wanted = adapted_logits(loaded.model, inputs)
-        return verify_portable(
-            folder,
-            self.source.folder,
-            wanted,
-            inputs,
-            loaded.model.dtype,
-            exact=lambda: exact_logits(loaded.model, inputs),
-        )
+        wanted = adapted_logits(loaded.model, inputs.to(loaded.model.device))
+        with self._plain_base() as base:
+            return verify_portable(
+                folder,
+                base,
+                wanted,
+                inputs,
+                loaded.model.dtype,
+                exact=lambda: exact_logits(loaded.model, inputs.to(loaded.model.device)),
+            )
+
+    @contextlib.contextmanager
+    def _plain_base(self) -> Iterator[Path]:
+        """Give a folder with the base in plain layers; for a quantised one it is written, and removed afterwards."""
+        if not is_quantised(self.source):
+            yield self.source.folder
+            return
+        with tempfile.TemporaryDirectory(prefix="budwood-base-") as place:
+            with guarded(place):
+                dense_twin(self._base()).model.save_pretrained(place)
+            yield Path(place)
 
     def _card(self) -> CardFacts:
         if self.facts:
-            return self.facts.card(_card_metrics(self.metrics))
+            return self.facts.card(self.metrics)
         return CardFacts(method=self.info.peft_type.lower(), base=str(self.source.reference))
 
 
@@ -307,7 +347,7 @@ def _adapter_folder(path: Path) -> Path:
         raise AdapterError(
             f"the run {path} is {state} and has no adapter yet",
             wanted="a run that is done",
-            action="wait for it" if state == "running" else "continue it with `budwood adapt … -o RUN --resume`",
+            action="wait for it" if state == "running" else f"go on with `{RunFolder(path).resume_command}`",
         )
     if not path.exists():
         raise AdapterError(f"{path} does not exist", wanted="a run, or a PEFT adapter folder")
@@ -326,8 +366,3 @@ def _check_base(said: AdapterFacts, source: Source, force: bool) -> None:
         wanted="the same weights",
         action="give the right base with --base, or --force if the difference does not matter",
     )
-
-
-def _card_metrics(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Return the numbers of a run that belong on a card."""
-    return {name: value for name, value in metrics.items() if isinstance(value, int | float)}

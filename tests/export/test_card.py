@@ -51,6 +51,14 @@ def test_every_fact_is_stated():
         assert fact in card
 
 
+def test_settings_are_a_table_of_those_that_are_set():
+    recipe = {"rank": 8, "side": {"q": "input", "o": "output"}, "targets": ["q", "o"], "alpha": None, "groups": {}}
+    card = model_card(CardFacts(method="gift", base="org/base", recipe=recipe), CardUse())
+    rows = [line for line in card.partition("## Settings")[2].splitlines() if line.startswith("| ")]
+    assert rows[1:] == ["| rank | 8 |", "| side.q | input |", "| side.o | output |", "| targets | q, o |"]
+    assert "{" not in card
+
+
 def test_what_is_not_known_is_left_out():
     card = model_card(CardFacts(method="lora", base="org/base"), CardUse())
     assert "##" not in card and "Fingerprint" not in card and "None" not in card

@@ -15,10 +15,8 @@ from budwood.errors import NotSupportedError, StorageError, UsageError, Verifica
 from budwood.export import merged as merged_module
 from budwood.export import merged_probe, verify
 from budwood.export.logits import adapted_logits, base_logits, probe_inputs
-from budwood.export.merged import dtype_of, export_merged, refuse_quantised, verify_merged
+from budwood.export.merged import dtype_of, export_merged, verify_merged
 from budwood.models import load_base, locate
-from budwood.models.reference import ModelReference
-from budwood.models.source import Source
 from budwood.peft import register
 from budwood.run import open_run
 from tests import tiny
@@ -198,18 +196,6 @@ def test_another_model_in_the_folder_is_found(tmp_path):
     assert "no weight is missing from the files" in failed(verify_merged(tmp_path / "out", adapted, base, IDS))
     path.write_bytes(b"")
     assert failed(verify_merged(tmp_path / "out", adapted, base, IDS)) == {"a fresh process loads it"}
-
-
-def test_a_quantised_base_is_refused(tmp_path):
-    source = bases.saved(tiny.llama(), tmp_path / "base")
-    refuse_quantised(source)
-    suffix = Source(ModelReference("folder", str(source.folder), quantisation="nf4"), source.folder, "")
-    with pytest.raises(NotSupportedError, match=r"\+nf4.*second time"):
-        refuse_quantised(suffix)
-    config = json.loads((source.folder / "config.json").read_text())
-    (source.folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "gptq"}}))
-    with pytest.raises(NotSupportedError, match="second time"):
-        export_merged(trained(everywhere()), source, tmp_path / "out", card=CARD)
 
 
 def test_what_cannot_be_merged_is_refused_and_leaves_nothing(tmp_path):

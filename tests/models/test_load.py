@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 
 import pytest
@@ -12,9 +11,8 @@ import transformers as t
 from budwood.errors import ModelError, OutOfMemoryError, UsageError
 from budwood.models import Base, empty_model, load_base, load_config, load_tokenizer, locate
 from budwood.models.borders import loading_errors
-from budwood.models.quantisation import _BACKENDS
 from tests import tiny
-from tests.models.test_sites import CONFIGS, SMALL
+from tests.models.test_sites import CONFIGS
 
 
 @pytest.fixture
@@ -265,32 +263,3 @@ def test_a_damaged_tokenizer(folder):
     (folder / "tokenizer.json").write_text("{")
     with pytest.raises(ModelError, match=r"the tokenizer in .* cannot be loaded"):
         load_tokenizer(locate(str(folder)))
-
-
-@pytest.mark.parametrize(
-    ("suffix", "package"), [("nf4", "bitsandbytes"), ("int8", "bitsandbytes"), ("int4", "optimum.quanto")]
-)
-def test_quantisation_without_its_backend(folder, monkeypatch, suffix, package):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else found(name))
-    with pytest.raises(ModelError, match=rf"(?s)'\+{suffix}' needs {package}.*pip install 'budwood\[quant\]'"):
-        load_base(f"{folder}+{suffix}", device="cpu")
-
-
-def test_quantisation_of_what_is_quantised(folder):
-    change(folder, quantization_config={"quant_method": "gptq", "bits": 4})
-    with pytest.raises(ModelError, match="is quantised already"):
-        load_base(f"{folder}+nf4", device="cpu")
-
-
-@pytest.mark.parametrize("suffix", _BACKENDS)
-def test_quantisation(tmp_path, suffix):
-    backend = _BACKENDS[suffix]
-    pytest.importorskip(backend)
-    t.LlamaForCausalLM(t.LlamaConfig(**SMALL | dict(hidden_size=64, intermediate_size=128))).save_pretrained(tmp_path)
-    tiny.tokenizer().save_pretrained(tmp_path)
-    base = load_base(f"{tmp_path}+{suffix}", device="cpu", dtype="float32")
-    projection = base.model.model.layers[0].self_attn.q_proj
-    assert type(projection).__module__.startswith(backend)
-    assert not any(parameter.requires_grad for parameter in base.model.parameters())
-    assert base.model(torch.tensor([[1, 2]])).logits.isfinite().all()

@@ -13,7 +13,7 @@ from budwood.models import choose_device, choose_dtype
 def machine(monkeypatch):
     """Sets what torch says about the machine."""
 
-    def describe(*, cuda=0, mps=False, cuda_bf16=False, mkldnn_bf16=False, amx=False):
+    def describe(*, cuda=0, mps=False, cuda_bf16=False, mkldnn_bf16=False, amx=False, avx=False):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda > 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: cuda)
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: cuda_bf16)
@@ -21,6 +21,7 @@ def machine(monkeypatch):
         monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
         monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: mkldnn_bf16, raising=False)
         monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx)
 
     describe()
     return describe
@@ -63,7 +64,9 @@ def test_no_device_at_all(machine, device):
         ({}, "cpu", torch.float32),
         ({"mkldnn_bf16": True}, "cpu", torch.float32),  # AVX-512 that converts: no gain
         ({"mkldnn_bf16": True, "amx": True}, "cpu", torch.bfloat16),
+        ({"mkldnn_bf16": True, "avx": True}, "cpu", torch.bfloat16),
         ({"amx": True}, "cpu", torch.float32),
+        ({"avx": True}, "cpu", torch.float32),
         ({"cuda": 1, "cuda_bf16": True}, "cuda:0", torch.bfloat16),
         ({"cuda": 1}, "cuda", torch.float32),
         ({"mps": True}, "mps", torch.float32),

@@ -9,7 +9,7 @@ import pytest
 
 from budwood.errors import ModelError
 from budwood.models import ModelReference
-from budwood.models.quantisation import _BACKENDS
+from budwood.models.quantisation import SUFFIX_PACKAGES
 from budwood.models.reference import QUANTISATIONS
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -101,7 +101,7 @@ def test_a_file_that_is_no_model(tmp_path):
 
 
 def test_every_suffix_has_a_backend():
-    assert set(_BACKENDS) == set(QUANTISATIONS)
+    assert set(SUFFIX_PACKAGES) == set(QUANTISATIONS)
 
 
 def test_torch_is_not_imported():

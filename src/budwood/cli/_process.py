@@ -24,6 +24,7 @@ UNLESS_VERBOSE = {
     "TRANSFORMERS_VERBOSITY": "error",
     "DATASETS_VERBOSITY": "error",
     "HF_HUB_VERBOSITY": "error",
+    "TORCH_LOGS": "-torch.utils._pytree",  # torchao 0.18 makes torch 2.13 warn each time it is imported
 }
 
 

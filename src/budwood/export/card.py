@@ -12,12 +12,20 @@ from typing import Any, Literal
 
 import yaml
 
+from budwood._texts import flat, shown
+
 # What the hub calls each kind of folder: relation to the base, library that loads it, tags.
 HUB: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "adapter": ("adapter", "peft", ("lora",)),
     "merged": ("finetune", "transformers", ()),
+    "compressed": ("quantized", "transformers", ()),
 }
-PYTHON = ("PEFT", "transformers")  # consumers whose lines are Python; those of the others are for a shell
+TITLES = {
+    "adapter": "{method} adapter for {base}",
+    "merged": "{method} adapter merged into {base}",
+    "compressed": "{base} compressed with {method}",
+}
+PYTHON = ("PEFT", "transformers", "budwood")  # consumers whose lines are Python; those of the others are for a shell
 MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~&])")
 
 
@@ -64,25 +72,25 @@ class CardUse:
         task_type: PEFT's task type, or empty.
         commands: the name of each consumer and the lines that make it read the folder.
         notes: what a user of the folder must know, one sentence each.
-        kind: what the folder holds: an `adapter`, or the base with it `merged` in.
+        kind: what the folder holds: an `adapter`, the base with it `merged` in, or the base `compressed`.
     """
 
     task_type: str = ""
     commands: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    kind: Literal["adapter", "merged"] = "adapter"
+    kind: Literal["adapter", "merged", "compressed"] = "adapter"
 
 
 def model_card(facts: CardFacts, use: CardUse) -> str:
     """Return the text of README.md."""
-    title = f"{facts.method} adapter {'for' if use.kind == 'adapter' else 'merged into'} {facts.base}"
+    title = TITLES[use.kind].format(method=facts.method, base=facts.base)
     sections = [
         _front_matter(facts, use),
         f"# {escape(title)}",
         _table(_fact_rows(facts)),
         *_section("Use", [*(_snippet(name, text) for name, text in use.commands.items()), _bullets(use.notes)]),
         *_section("Measured", [_table(facts.metrics.items())]),
-        *_section("Settings", [_table(facts.recipe.items())]),
+        *_section("Settings", [_table(_settings(facts.recipe))]),
         *_section("Made with", [_fenced(facts.command, "bash")]),
         *_section("Citation", [_fenced(facts.bibtex, "bibtex")]),
     ]
@@ -91,6 +99,7 @@ def model_card(facts: CardFacts, use: CardUse) -> str:
 
 def _front_matter(facts: CardFacts, use: CardUse) -> str:
     relation, library, tags = HUB[use.kind]
+    noun = "model" if use.kind == "compressed" else "adapter"
     on_the_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", facts.base)  # the hub refuses any other name of a base
     data: dict[str, Any] = {
         **({"base_model": facts.base, "base_model_relation": relation} if on_the_hub else {}),
@@ -100,7 +109,7 @@ def _front_matter(facts: CardFacts, use: CardUse) -> str:
     if use.task_type == "CAUSAL_LM":
         data["pipeline_tag"] = "text-generation"
     dumped = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=10_000)
-    return f"---\n{dumped}# license: state the licence under which you publish this adapter\n---"
+    return f"---\n{dumped}# license: state the licence under which you publish this {noun}\n---"
 
 
 def _fact_rows(facts: CardFacts) -> list[tuple[str, Any]]:
@@ -130,6 +139,11 @@ def _section(title: str, parts: list[str]) -> list[str]:
 def _table(rows: Iterable[tuple[str, Any]]) -> str:
     lines = [f"| {escape(name)} | {escape(_text(value))} |" for name, value in rows]
     return "\n".join(["| | |", "|---|---|", *lines]) if lines else ""
+
+
+def _settings(recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the settings that are set, blocks taken apart under dotted names."""
+    return [(name, text) for name, value in flat(recipe) if (text := shown(value)) != "-"]
 
 
 def _text(value: Any) -> str:

@@ -150,7 +150,7 @@ def _problems(config: Mapping[str, Any], keys: Mapping[str, Any]) -> list[Proble
         text = f"auto_mapping names {config['auto_mapping']}; it is read as data and not imported"
         found.append(Problem("auto_mapping", text, "nothing"))
     if kept := config.get("modules_to_save"):
-        text = f"modules_to_save holds whole modules ({kept}); no LoRA has those: merge with PEFT's merge_and_unload()"
+        text = f"modules_to_save holds whole modules ({kept}); no LoRA has those: use `budwood export --to merged`"
         found.append(Problem("modules_to_save", text, "export"))
     if not keys:
         found.append(Problem("empty", f"{WEIGHTS} holds no tensor", "load"))

@@ -7,23 +7,21 @@ every module is padded with zeros to one rank r, and alpha is r. Names and order
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import gguf
 import torch
 from gguf import GGMLQuantizationType, LlamaFileType
 from peft import PeftModel
 
-from budwood.errors import StorageError, UsageError
+from budwood.errors import UsageError
 from budwood.export.card import CardFacts
 from budwood.export.checks import VerifyReport
 from budwood.export.gguf_names import GgufNames
 from budwood.export.pairs import changes_nothing, padded_pairs, refuse_tied_head
 from budwood.export.result import ExportResult
-from budwood.storage import PARTIAL, guarded
+from budwood.storage import new_file
 from budwood.tuning.factors import LoraFactors, lora_factors
 
 SUFFIX = ".gguf"
@@ -74,7 +72,7 @@ def export_gguf(  # noqa: PLR0913
     rank = max(pair.A.shape[0] for pair in factors.values())
     tensors = {names.tensor(f"{module}.weight"): pair for module, pair in padded_pairs(factors, rank, dtype).items()}
     path = gguf_path(out)
-    with _new_file(path, replace) as partial:
+    with new_file(path, replace=replace) as partial:
         write_lora(partial, names, tensors, _metadata(card, base_id, revision, path.stem))
         checks = inspect(partial).checks if inspect else ()
     notes = ("Every ΔW is zero: this adapter changes nothing.",) if changes_nothing(factors) else ()
@@ -146,16 +144,3 @@ def _metadata(card: CardFacts, base_id: str, revision: str | None, name: str) ->
         general.BASE_MODEL_VERSION.format(id=0): revision or "",
     }
     return {key: text for key, text in facts.items() if text}
-
-
-@contextmanager
-def _new_file(path: Path, replace: bool) -> Iterator[Path]:
-    """Yield a path to write to; the file there is renamed to `path` when the block ends well."""
-    if path.exists() and not replace:
-        raise StorageError(f"{path} exists already", action="choose another name, or remove it first")
-    with guarded(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=PARTIAL, dir=path.parent) as place:
-            partial = Path(place) / path.name
-            yield partial
-            partial.replace(path)

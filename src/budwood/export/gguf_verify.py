@@ -17,11 +17,13 @@ from torch import Tensor
 
 from budwood.errors import AdapterError, NotSupportedError, StorageError
 from budwood.export.checks import Check, VerifyReport, differs, listed, max_difference
+from budwood.export.dequantised import quantisation_name
 from budwood.export.gguf_base import fp32_gguf
 from budwood.export.gguf_lora import FILE_TYPES
 from budwood.export.gguf_names import GgufNames
 from budwood.export.logits import adapted_logits, base_logits
 from budwood.export.verify import TIMEOUT_S, Answer, ask
+from budwood.models.quantisation import is_quantised
 from budwood.models.source import Source
 from budwood.tuning.factors import LoraFactors, lora_factors
 
@@ -54,7 +56,7 @@ def verify_gguf(
 
     Args:
         path: the GGUF LoRA.
-        model: the trained model, its base in fp32 and not quantised; it is left as it is.
+        model: the trained model, its base in fp32 and of plain layers; it is left as it is.
         source: where the base came from. llama.cpp gets it as a GGUF file in fp32, made for the comparison.
         inputs: token ids, from `probe_inputs`.
         adapter: the one active adapter of `model`.
@@ -165,8 +167,8 @@ def _not_run(model: PeftModel, source: Source) -> str:
     """Return why llama.cpp cannot be asked, or nothing."""
     if not llama_cpp_installed():
         return "llama-cpp-python is not installed: pip install 'budwood[llamacpp]'"
-    if source.reference.quantisation:
-        return f"the base is quantised (+{source.reference.quantisation}) in a way that GGUF does not have"
+    if is_quantised(source):
+        return f"the base is quantised ({quantisation_name(source)}) in a way that GGUF does not have"
     if any(parameter.dtype != torch.float32 for parameter in model.get_base_model().parameters()):
         return "the base is not in fp32"
     return ""

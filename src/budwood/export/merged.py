@@ -1,7 +1,8 @@
 """A trained adapter merged into its base: an ordinary model folder that needs neither PEFT nor budwood.
 
 The sum W + ΔW is made in fp32 and rounded once, to the precision of the folder. What that rounding costs is measured:
-a fresh process loads the folder with plain transformers, and its logits are compared with the adapter model's.
+a fresh process loads the folder with plain transformers, and its logits are compared with the adapter model's. A
+quantised base is dequantised before (`dequantised.py`), and the folder holds it so.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from budwood.errors import NotSupportedError, UsageError
 from budwood.export.card import CardFacts, CardUse, model_card
 from budwood.export.checks import MEAN_KL_FLOOR, Check, VerifyReport, differs, listed, max_difference, mean_kl
+from budwood.export.dequantised import OnQuantised, gap_checks, gap_notes
 from budwood.export.pairs import name_of_head
 from budwood.export.result import ExportResult
 from budwood.export.serving import AUTO_CLASSES
 from budwood.export.verify import TIMEOUT_S, ask
 from budwood.models.files import weight_files
+from budwood.models.quantisation import is_quantised
 from budwood.models.source import Source
 from budwood.storage import new_folder, read_json, write_text
 
@@ -54,7 +57,7 @@ def export_merged(
     """Merge the active adapter of `model` into its base and write the folder; whole, or not at all.
 
     Args:
-        model: the trained model, its base in fp32 and not quantised. It is used up: afterwards it is the merged base.
+        model: the trained model, its base in fp32 and of plain layers. It is used up: it becomes the merged base.
         source: where the base came from.
         out: the folder to make.
         card: what the model card states.
@@ -68,7 +71,6 @@ def export_merged(
         NotSupportedError: the adapter or the base cannot be merged; the message says why.
         StorageError: `out` exists, or the disk fails.
     """
-    refuse_quantised(source)
     _refuse_unmergeable(model)
     adapted = sum(isinstance(module, BaseTunerLayer) for module in model.get_base_model().modules())
     dtype = dtype or dtype_of(source)
@@ -77,31 +79,17 @@ def export_merged(
     merged = _merge(model)
     _refuse_not_finite(merged, dtype)
     merged.to(dtype)
-    path, notes = Path(out).absolute(), _notes(source, dtype)
+    path = Path(out).absolute()
     with new_folder(path, replace=replace) as folder:
         merged.save_pretrained(folder)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
-        use = CardUse(_task(merged), _lines(merged, path.name), notes, kind="merged")
-        write_text(folder / "README.md", model_card(card, use))
         checks = inspect(folder).checks if inspect else ()
+        notes = _notes(source, dtype, checks)
+        use = CardUse(task_type(merged), use_lines(merged, path.name), notes, kind="merged")
+        write_text(folder / "README.md", model_card(card, use))
     size = sum(file.stat().st_size for file in weight_files(path, str(path)))
-    return ExportResult(path, "merged", size, None, adapted, _lines(merged, str(path)), notes, checks)
-
-
-def refuse_quantised(source: Source) -> None:
-    """Refuse a base that is quantised in memory or on disk; nothing is loaded.
-
-    Raises:
-        NotSupportedError: it is.
-    """
-    suffix = source.reference.quantisation
-    if suffix or "quantization_config" in read_json(source.folder / "config.json"):
-        raise NotSupportedError(
-            f"the base is quantised{f' (+{suffix})' if suffix else ''}: a merge would round its weights a second time",
-            wanted="the base in full precision",
-            action="name it with --base, without the suffix; or export to lora and load that on the quantised base",
-        )
+    return ExportResult(path, "merged", size, None, adapted, use_lines(merged, str(path)), notes, checks)
 
 
 def _refuse_unmergeable(model: PeftModel) -> None:
@@ -165,24 +153,28 @@ def _refuse_not_finite(model: PreTrainedModel, dtype: torch.dtype) -> None:
             )
 
 
-def _task(model: PreTrainedModel) -> str:
+def task_type(model: PreTrainedModel) -> str:
+    """Return PEFT's word for what a model without adapters generates; nothing for one that generates no text."""
     if not model.can_generate():
         return ""
     return "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
 
 
-def _lines(model: PreTrainedModel, path: str) -> dict[str, str]:
-    auto = AUTO_CLASSES.get(_task(model), "AutoModel")
+def use_lines(model: PreTrainedModel, path: str) -> dict[str, str]:
+    """Return the lines that make each consumer read a model folder: transformers in Python, vLLM in a shell."""
+    auto = AUTO_CLASSES.get(task_type(model), "AutoModel")
     lines = {"transformers": f"import transformers\nmodel = transformers.{auto}.from_pretrained({path!r})"}
-    if _task(model) == "CAUSAL_LM":
+    if task_type(model) == "CAUSAL_LM":
         lines["vLLM"] = shlex.join(["vllm", "serve", path])
     return lines
 
 
-def _notes(source: Source, dtype: torch.dtype) -> tuple[str, ...]:
-    if source.reference.kind not in ("packaged", "gguf"):
-        return ()
-    return (f"The base came from a GGUF file and was dequantised; the folder holds it in {dtype}, not quantised.",)
+def _notes(source: Source, dtype: torch.dtype, checks: tuple[Check, ...]) -> tuple[str, ...]:
+    notes = gap_notes(source, checks) if is_quantised(source) else ()
+    if source.reference.kind in ("packaged", "gguf"):
+        text = f"The base came from a GGUF file and was dequantised; the folder holds it in {dtype}, not quantised."
+        notes = (text, *notes)
+    return notes
 
 
 def verify_merged(
@@ -191,6 +183,8 @@ def verify_merged(
     base: Float[Tensor, "b t v"],
     inputs: Int[Tensor, "b t"],
     *,
+    trained: OnQuantised | None = None,
+    accept: bool = False,
     timeout_s: float = TIMEOUT_S,
 ) -> VerifyReport:
     """Load a merged folder in a fresh process with plain transformers and compare it with the adapter model.
@@ -199,9 +193,11 @@ def verify_merged(
 
     Args:
         folder: the merged model.
-        adapted: logits of the trained model, in fp32.
-        base: logits of the base, in fp32.
+        adapted: logits of the trained model, in fp32; on plain layers if the base is quantised.
+        base: logits of the base, in fp32; likewise.
         inputs: token ids, from `probe_inputs`.
+        trained: logits on the quantised base, to measure the gap to it; None where the base is not quantised.
+        accept: whether a gap to the quantised base above its limit is taken all the same.
         timeout_s: how long the fresh process may take.
     """
     answer = ask([sys.executable, "-P", str(PROBE)], {"model": str(Path(folder).absolute())}, inputs, timeout_s)
@@ -217,6 +213,7 @@ def verify_merged(
             listed("no tensor of the files is left over", answer.result["unexpected"]),
             *_gap(adapted.cpu(), base.cpu(), merged, answer.result["dtype"]),
             differs("logits differ from the base's", base.cpu(), merged),
+            *(gap_checks(merged, trained, accept=accept) if trained else ()),
         )
     )
 

@@ -21,6 +21,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.pytorch_utils import Conv1D
 
 from budwood.export.card import CardFacts, CardUse, model_card
+from budwood.export.checks import VerifyReport
 from budwood.export.foreign import CONFIG, PREFIX, WEIGHTS
 from budwood.export.pairs import changes_nothing, name_of_head, padded_pairs, refuse_tied_head
 from budwood.export.result import ExportResult
@@ -41,7 +42,7 @@ def export_lora(  # noqa: PLR0913
     tokenizer: PreTrainedTokenizerBase | None = None,
     dtype: torch.dtype = torch.float32,
     replace: bool = False,
-    inspect: Callable[[Path], object] = lambda folder: None,
+    inspect: Callable[[Path], VerifyReport] | None = None,
 ) -> ExportResult:
     """Write the adapter of `model` as a portable LoRA folder; whole, or not at all.
 
@@ -55,7 +56,8 @@ def export_lora(  # noqa: PLR0913
         tokenizer: its files and chat template are put beside the weights.
         dtype: of the tensors. fp32 keeps the export within rounding of the trained adapter.
         replace: whether a folder that is there already may be replaced.
-        inspect: called with the written folder before it appears at `out`; if it raises, nothing appears.
+        inspect: called with the written folder before it appears at `out`; if it raises, nothing appears, else its
+            checks are part of the result.
 
     Raises:
         NotSupportedError: the adapter is no LoRA, or one that a consumer would misread; the message says why.
@@ -81,9 +83,10 @@ def export_lora(  # noqa: PLR0913
         write_text(
             folder / "README.md", model_card(card, CardUse(task or "", served.commands(served.folder.name), notes))
         )
-        inspect(folder)
+        checks = inspect(folder).checks if inspect else ()
     size = (served.folder / WEIGHTS).stat().st_size
-    return ExportResult(served.folder, "lora", size, rank, len(factors), served.commands(str(served.folder)), notes)
+    lines = served.commands(str(served.folder))
+    return ExportResult(served.folder, "lora", size, rank, len(factors), lines, notes, checks)
 
 
 def _wrapped(base: nn.Module, name: str) -> nn.Module:

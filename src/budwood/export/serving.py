@@ -103,5 +103,5 @@ def served_rank(largest: int) -> int:
     raise NotSupportedError(
         f"the adapter has rank {largest}",
         wanted=f"at most {RANKS[-1]}, the most that vLLM holds",
-        action="train with a lower rank, or merge it into the base with PEFT's merge_and_unload()",
+        action="train with a lower rank, or write the whole model with `budwood export --to merged`",
     )

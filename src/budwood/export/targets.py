@@ -46,7 +46,7 @@ def describe(adapted: Collection[str], every: Collection[str]) -> Targets:
     raise NotSupportedError(
         "PEFT's name matching cannot tell the adapted modules from others whose names end in the same way",
         wanted=f"{len(wanted)} modules matched exactly, such as {min(wanted)}",
-        action="adapt the others too, or merge with PEFT's merge_and_unload()",
+        action="adapt the others too, or write the whole model with `budwood export --to merged`",
     )
 
 

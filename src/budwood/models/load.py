@@ -14,7 +14,8 @@ from budwood.errors import ModelError, UsageError, nearest
 from budwood.models.architecture import is_native, model_class, read_config
 from budwood.models.borders import loading_errors, quiet_transformers
 from budwood.models.precision import choose_device, choose_dtype
-from budwood.models.quantisation import quantisation_config
+from budwood.models.quantisation import check_quantisation, quantisation_options
+from budwood.models.quantised import settle_quantised
 from budwood.models.reference import ModelReference
 from budwood.models.source import Source, locate
 
@@ -125,9 +126,9 @@ def load_base(
     options: dict[str, Any] = {"dtype": precision}
     if attention != "auto":
         options["attn_implementation"] = attention
-    if quantisation := quantisation_config(source.reference, config, precision):
-        options["quantization_config"] = quantisation
-    if quantisation or place.type != "cpu":  # a device map on a plain CPU model would only puzzle the Trainer
+    options |= quantisation_options(source.reference, config, precision)
+    # A device map on a plain CPU model would only puzzle the Trainer.
+    if "quantization_config" in options or place.type != "cpu":
         options["device_map"] = {"": place}
     model = _load_model(source, config, options)
     reads_text = model.main_input_name == "input_ids" or _has_tokenizer(source.folder)
@@ -156,16 +157,19 @@ def _load_model(source: Source, config: PreTrainedConfig, options: dict[str, Any
         )
     if unexpected := sorted(report["unexpected_keys"]):
         log.warning("%s: %d weights are not used, first %s", source.reference, len(unexpected), unexpected[0])
-    return model.requires_grad_(False).eval()
+    return settle_quantised(model, options["dtype"]).requires_grad_(False).eval()
 
 
 def empty_model(source: Source, *, trust_remote_code: bool = False) -> PreTrainedModel:
     """Return the model's modules on the meta device: shapes without weights, in no time and no memory.
 
+    A quantised base has plain layers there.
+
     Raises:
-        ModelError: as `load_config`.
+        ModelError: as `load_config`, and where `load_base` could not quantise the weights or read quantised ones.
     """
     config = load_config(source, trust_remote_code=trust_remote_code)
+    check_quantisation(source.reference, config)
     made = model_class(config)
     with loading_errors(str(source.reference)), torch.device("meta"):
         if issubclass(made, PreTrainedModel):

@@ -28,7 +28,7 @@ QUANTISATIONS = {
     "nf4": "4-bit NormalFloat with double quantisation, as in QLoRA (bitsandbytes)",
     "fp4": "4-bit float (bitsandbytes)",
     "int8": "8-bit integers, LLM.int8 (bitsandbytes)",
-    "int4": "4-bit integers (optimum-quanto)",
+    "int8wo": "8-bit integers for the weights only, a scale a row (torchao)",
 }
 """Suffix of a reference -> what it means; `quantisation.py` has the settings."""
 
