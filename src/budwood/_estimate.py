@@ -72,10 +72,11 @@ class _Shapes:
         return self.adapted.get_base_model()
 
     @property
-    def adapted_sites(self) -> list[str]:
-        """The names of the adapted layers; none for a soft prompt."""
-        prompt = self.adapted.peft_config["default"].is_prompt_learning
-        return [] if prompt else list(self.adapted.base_model.targeted_module_names)
+    def widened_sites(self) -> list[str]:
+        """The names of the layers whose input is kept in fp32 as well: PEFT's tuners do that, ours and prompts not."""
+        if self.adapted.peft_config["default"].is_prompt_learning or find_tuner(self.recipe.tuner_name).load_classes:
+            return []
+        return list(self.adapted.base_model.targeted_module_names)
 
 
 def figures(recipe: Recipe, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +132,7 @@ def _memory(shapes: _Shapes, batch: BatchShape, trainable: int) -> MemoryEstimat
         weights = sum(file.stat().st_size for file in weight_files(shapes.source.folder, shapes.recipe.model))
     else:
         weights = base_bytes(shapes.parameters, shapes.sites, dtype, quantisation)
-    kept = activation_bytes(shapes.sites, shapes.adapted_sites, batch, dtype, training.gradient_checkpointing)
+    kept = activation_bytes(shapes.sites, shapes.widened_sites, batch, dtype, training.gradient_checkpointing)
     vocabulary = shapes.base.config.get_text_config().vocab_size
     return MemoryEstimate(weights, ADAPTER_BYTES * trainable, kept, logit_bytes(batch, vocabulary, dtype))
 

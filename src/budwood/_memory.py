@@ -79,19 +79,19 @@ def base_bytes(parameters: int, sites: Sequence[Site], dtype: torch.dtype, quant
 
 
 def activation_bytes(
-    sites: Sequence[Site], adapted: Collection[str], batch: BatchShape, dtype: torch.dtype, checkpointing: bool
+    sites: Sequence[Site], widened: Collection[str], batch: BatchShape, dtype: torch.dtype, checkpointing: bool
 ) -> int:
     """Return the bytes that autograd keeps between the forward and the backward pass, logits left out.
 
     Args:
         sites: the linear layers of the base.
-        adapted: the names of those that the adapter changes; their inputs are kept in fp32 too if the base has less.
+        widened: the names of those whose input is kept in fp32 too if the base has less, as PEFT's own tuners do.
         checkpointing: whether layers are computed a second time instead of being kept.
     """
     size = dtype.itemsize
     by_layer: dict[int, int] = {}
     for site in sites:
-        cast = 4 * site.in_features if site.name in adapted and size < 4 else 0
+        cast = 4 * site.in_features if site.name in widened and size < 4 else 0
         kept = (site.in_features + site.out_features) * size + cast
         by_layer[site.layer] = by_layer.get(site.layer, 0) + kept
     a_token = sum(by_layer.values())
