@@ -21,6 +21,7 @@ PUBLIC = [
     "Run",
     "adapt",
     "open_run",
+    "prepare",
 ]
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from budwood import recipe
-from budwood.errors import ConfigError
+from budwood.errors import ConfigError, NotSupportedError
+from budwood.tuning import registry
 
 GIVEN = {"model": "smollm2", "evidence": {"kind": "examples", "paths": ["rows.jsonl"]}}
 
@@ -63,6 +66,85 @@ def test_a_missing_part_is_named():
         recipe.build({"model": "x", "method": "gift", "tuner": {"name": "gift"}})
 
 
+def test_extends_takes_files_as_seen_from_the_recipe_and_chains(tmp_path):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "bottom.yaml").write_text("extends: paper_qv\ntraining: {epochs: 5, batch_size: 2}\n")
+    (tmp_path / "deep" / "middle.yaml").write_text("extends: ../bottom.yaml\ntraining: {epochs: 6}\n")
+    (tmp_path / "top.yaml").write_text("extends: deep/middle.yaml\nseed: 9\n")
+    made = recipe.resolve(tmp_path / "top.yaml", GIVEN)
+    assert (made.seed, made.training.epochs, made.training.batch_size) == (9, 6, 2)
+    assert made.tuner.model_dump()["targets"] == ["q", "v"]
+
+
+def test_recipes_in_a_circle_are_refused_with_the_chain(tmp_path):
+    (tmp_path / "a.yaml").write_text("extends: b.yaml\n")
+    (tmp_path / "b.yaml").write_text("extends: c.yaml\n")
+    (tmp_path / "c.yaml").write_text("extends: b.yaml\n")
+    with pytest.raises(ConfigError, match=r"circle: b\.yaml extends c\.yaml extends b\.yaml"):
+        recipe.resolve(tmp_path / "a.yaml", GIVEN)
+
+
+@pytest.mark.parametrize("parent", ["papr_qv", "no.yaml", "[lora]", "3"])
+def test_a_parent_that_is_not_there_is_named(tmp_path, parent):
+    (tmp_path / "r.yaml").write_text(f"extends: {parent}\n")
+    with pytest.raises(ConfigError, match=r"(?s)neither a file .* nor a preset.*budwood config presets"):
+        recipe.resolve(tmp_path / "r.yaml", GIVEN)
+
+
+@pytest.mark.parametrize(("text", "found"), [("", "is empty"), ("7", "holds the number 7"), ("[a]", "holds a list")])
+def test_a_file_without_keys_is_refused_in_plain_words(tmp_path, text, found):
+    (tmp_path / "r.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=found):
+        recipe.resolve(tmp_path / "r.yaml", GIVEN)
+
+
+def test_evidence_from_above_replaces_the_one_below(tmp_path):
+    (tmp_path / "r.yaml").write_text("method: lora\nevidence: {kind: instruction, text: Do it.}\n")
+    assert recipe.resolve(tmp_path / "r.yaml", GIVEN).evidence.text is None
+
+
+def test_presets_have_one_line_each():
+    for name, line in recipe.presets().items():
+        assert 20 < len(line) < 120 and line.endswith("."), name
+
+
+def test_an_outline_goes_as_far_as_the_file_does(tmp_path):
+    found = recipe.outline("paper_qv")
+    assert found["missing"] == ["model", "evidence"] and not {"model", "evidence"} & set(found["recipe"])
+    assert (found["recipe"]["tuner"]["side"], found["recipe"]["training"]["learning_rate"]) == ("input", 3e-3)
+    (tmp_path / "r.yaml").write_text("training: {epochs: 5}\n")
+    found = recipe.outline(tmp_path / "r.yaml")
+    assert found["missing"] == ["model", "evidence", "method", "tuner"]
+    assert found["recipe"]["training"]["epochs"] == 5 and found["recipe"]["training"]["learning_rate"] is None
+    (tmp_path / "r.yaml").write_text("model: x\nevidence: {kind: examples, paths: [a]}\n")
+    found = recipe.outline(tmp_path / "r.yaml")
+    assert found["missing"] == [] and recipe.build(found["recipe"]).method == "gift"
+    with pytest.raises(ConfigError, match="did you mean 'epochs'"):
+        (tmp_path / "r.yaml").write_text("training: {epoch: 5}\n")
+        recipe.outline(tmp_path / "r.yaml")
+
+
+@pytest.mark.parametrize("name", recipe.LEARNER)
+def test_what_a_learner_does_not_take_is_refused_by_the_name_of_its_flag(name, monkeypatch):
+    methods = registry.methods()
+    taker = dataclasses.replace(methods["lora"], accepts=frozenset({name}))
+    for takers, told in (({"lora": taker}, "a method that does: lora"), ({}, "this version has none")):
+        monkeypatch.setattr(recipe, "methods", lambda takers=takers: takers)
+        with pytest.raises(NotSupportedError, match=f"--{name} x: the method gift does not take") as caught:
+            recipe.resolve(None, GIVEN, {name: "x"})
+        assert told in caught.value.wanted
+
+
+def test_what_a_learner_takes_becomes_its_setting():
+    evidence = {"kind": "documents", "paths": ["facts.md"]}
+    made = recipe.resolve(None, GIVEN | {"evidence": evidence}, {"learner.floor": 0.5, "rehearse": "old.txt"})
+    assert made.learner is not None
+    found = made.learner.model_dump(mode="json")
+    assert (found["rehearse"], found["floor"]) == ("old.txt", 0.5)
+    for method in registry.methods().values():
+        assert method.accepts <= set(method.settings.model_fields if method.settings else ()), method.name
+
+
 def test_every_preset_is_a_recipe():
     for name in recipe.presets():
         assert recipe.resolve(name, GIVEN)
@@ -71,4 +153,4 @@ def test_every_preset_is_a_recipe():
 def test_the_schema_lists_every_setting():
     schema = recipe.schema()
     assert {"model", "training", "tuner", "data", "extends"} <= set(schema["properties"])
-    assert "tuner" not in schema["required"]
+    assert schema["required"] == []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
+from pathlib import Path
 
 import pytest
 
@@ -91,3 +93,48 @@ def test_the_cache_is_where_the_user_says(tmp_path, monkeypatch):
     monkeypatch.delenv("BUDWOOD_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert storage.cache_dir() == tmp_path / "budwood"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX permissions")
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_what_is_published_has_the_permissions_of_new_files(tmp_path, umask):
+    """safetensors and `tempfile` make files for their owner only; that must not come through the rename."""
+    before = os.umask(umask)
+    try:
+        with storage.new_folder(tmp_path / "run") as staged, storage.new_file(tmp_path / "a.gguf") as file:
+            for path in (staged / "weights", file):
+                os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "run" / "weights", tmp_path / "a.gguf"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
+    assert sorted(os.listdir(tmp_path)) == ["a.gguf", "run"]
+
+
+def test_a_file_appears_whole_or_not_at_all_and_replaces_only_when_asked(tmp_path):
+    with pytest.raises(RuntimeError), storage.new_file(tmp_path / "a.gguf") as file:
+        file.write_text("x")
+        raise RuntimeError
+    assert os.listdir(tmp_path) == []
+    with storage.new_file(tmp_path / "a.gguf") as file:
+        assert file.name == "a.gguf"
+        file.write_text("x")
+    with pytest.raises(StorageError, match="exists already"), storage.new_file(tmp_path / "a.gguf"):
+        pass
+    with storage.new_file(tmp_path / "a.gguf", replace=True) as file:
+        file.write_text("y")
+    assert (tmp_path / "a.gguf").read_text() == "y" and os.listdir(tmp_path) == ["a.gguf"]
+
+
+def test_a_place_that_takes_no_files_is_a_clear_error(tmp_path):
+    (tmp_path / "file").touch()
+    places = [tmp_path / "file"] + [Path("/proc")] * Path("/proc/self").exists()
+    for place in places:
+        with pytest.raises(StorageError, match="could not make the folder"):
+            storage.make_folder(place / "x")
+        with pytest.raises(StorageError), storage.new_folder(place / "x"):
+            pass
+        with pytest.raises(StorageError), storage.new_file(place / "x.gguf"):
+            pass
+        with pytest.raises(StorageError):
+            storage.write_text(place / "x.txt", "")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from budwood._adapt import adapt
+    from budwood._prepare import prepare
     from budwood.errors import BudwoodError
     from budwood.evidence import Documents, Examples, Instruction, Repair
     from budwood.methods.gift.config import GiftConfig
@@ -28,6 +29,7 @@ __all__ = [
     "Run",
     "adapt",
     "open_run",
+    "prepare",
 ]
 
 _HOME = {
@@ -40,6 +42,7 @@ _HOME = {
     "Run": "budwood.run",
     "adapt": "budwood._adapt",
     "open_run": "budwood.run",
+    "prepare": "budwood._prepare",
 }
 
 

@@ -87,7 +87,7 @@ def figures(recipe: Recipe, found: Mapping[str, Any]) -> dict[str, Any]:
         found: what `_adapt.preview` returned; empty where there are no rows.
     """
     shapes = _Shapes.of(recipe)
-    rows, trainable = found.get("rows"), count_parameters(shapes.adapted)
+    rows, trainable = found.get("rows"), found.get("trainable_params") or count_parameters(shapes.adapted)
     tokens = _tokens(shapes.recipe, rows, found["steps"]) if rows else None
     batch = _largest_batch(shapes.recipe, rows)
     return {

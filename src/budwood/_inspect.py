@@ -17,7 +17,7 @@ from budwood import storage
 from budwood.data.settings import DataSettings
 from budwood.errors import BudwoodError, ConfigError, UsageError, nearest
 from budwood.tuning.protocol import Promise
-from budwood.tuning.registry import methods, tuners
+from budwood.tuning.registry import left_out, methods, tuners
 
 if TYPE_CHECKING:
     from budwood.evals.results import Comparison
@@ -43,7 +43,9 @@ def methods_table() -> list[dict[str, Any]]:
         }
         for method in methods().values()
     ]
-    return sorted(rows, key=lambda row: (not row["default"], str(row["method"])))
+    rows.sort(key=lambda row: (not row["default"], str(row["method"])))
+    nothing: dict[str, Any] = {**dict.fromkeys(rows[0]), "default": False, "keeps": [], "refuses": {}}
+    return rows + [{**nothing, "method": name, "learns": f"left out: {why}"} for name, why in left_out().items()]
 
 
 def doctor() -> dict[str, Any]:

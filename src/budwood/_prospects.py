@@ -15,7 +15,6 @@ from budwood.export.serving import Served, served_rank
 from budwood.models import Source
 from budwood.models.quantisation import is_quantised
 from budwood.recipe import Recipe
-from budwood.run import EXPORTS
 from budwood.tuning.protocol import Promise, Tuner
 from budwood.tuning.registry import find_tuner
 
@@ -80,6 +79,4 @@ def _merged(tuner: Tuner, source: Source, is_prompt: bool) -> str:
 def _prompts(is_prompt: bool) -> str:
     if not is_prompt:
         raise NotSupportedError("this tuner changes weights and makes no soft prompt")
-    if "prompts" not in EXPORTS:
-        raise NotSupportedError("this version does not write prompts on their own; the adapter folder is PEFT's")
     return "soft prompts, for runtimes that take embeddings"

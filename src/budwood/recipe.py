@@ -9,22 +9,30 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from functools import cache, reduce
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from budwood import storage
+from budwood._layers import Values, merge, nested, presets, read, read_layers
 from budwood.data.settings import DataSettings
-from budwood.errors import ConfigError, nearest
+from budwood.errors import ConfigError, NotSupportedError, nearest
 from budwood.evidence import Documents, Evidence, Examples, Instruction, Repair
 from budwood.training.settings import TrainingSettings
-from budwood.tuning.protocol import Tuner, TunerSettings
-from budwood.tuning.registry import default_method, find_method, find_tuner, tuners
+from budwood.tuning.protocol import LearnerSettings, Method, Tuner, TunerSettings
+from budwood.tuning.registry import default_method, find_method, find_tuner, methods, tuners
 
-Values = Mapping[str, Any]
+__all__ = ["Recipe", "build", "differences", "load", "outline", "presets", "resolve", "schema"]
+
+# What a learner may be given besides evidence, by the name of its flag; `Method.accepts` says which method takes it.
+LEARNER = {
+    "prior": "what `budwood prepare` made for this base",
+    "weights": "a rule for the weights of tokens",
+    "rehearse": "old rows to mix in",
+    "update": "a rule for the update",
+    "probes": "questions about what is learned",
+}
 
 
 class EvidenceSettings(BaseModel):
@@ -33,7 +41,9 @@ class EvidenceSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["examples", "documents", "instruction", "repair"]
-    paths: tuple[Path, ...] = Field((), description="files or folders (all kinds but an instruction)")
+    paths: tuple[Path, ...] = Field(
+        (), description="files or folders, as seen from the working directory (all kinds but an instruction)"
+    )
     text: str | None = Field(None, description="the instruction")
     pairs: tuple[tuple[str, str], ...] = Field((), description="worked examples of an instruction: input, output")
 
@@ -63,9 +73,10 @@ class RecipeBase(BaseModel):
 
 
 class Recipe(RecipeBase):
-    """A whole recipe; `tuner` holds the settings of one tuner, told apart by `name`."""
+    """A whole recipe; `tuner` and `learner` hold the settings of one tuner and one method, told apart by `name`."""
 
     tuner: TunerSettings
+    learner: LearnerSettings | None = None
 
     @property
     def tuner_name(self) -> str:
@@ -73,27 +84,45 @@ class Recipe(RecipeBase):
 
     def to_yaml(self) -> str:
         """Return the recipe as YAML that `load` reads back to an equal value."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        values = self.model_dump(mode="json")
+        if self.learner is None:  # most methods have no settings of their own
+            del values["learner"]
+        return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
 @cache
 def recipe_class() -> type[Recipe]:
-    """Return `Recipe` with `tuner` as the union of what the registry lists."""
-    choices = tuple(_choice(tuner) for tuner in tuners().values())
-    union = Annotated[Union[choices], Field(discriminator="name")]  # type: ignore[valid-type]  # noqa: UP007
-    return create_model("Recipe", __base__=Recipe, tuner=(union, ...))
+    """Return `Recipe` with `tuner` and `learner` as the unions of what the registry lists."""
+    tuner = _union([_choice(one.name, one.settings) for one in tuners().values()])
+    learner = _union([_choice(one.name, one.settings) for one in _with_settings()])
+    return create_model("Recipe", __base__=Recipe, tuner=(tuner, ...), learner=(Union[learner, None], None))  # noqa: UP007
 
 
-def _choice(tuner: Tuner) -> type[TunerSettings]:
-    fields: dict[str, Any] = {"name": (Literal[tuner.name], tuner.name)}
-    return create_model(tuner.settings.__name__, __base__=tuner.settings, __doc__=tuner.settings.__doc__, **fields)
+def _with_settings() -> list[Method]:
+    return [method for method in methods().values() if method.settings is not None]
+
+
+def _union(choices: list[Any]) -> Any:
+    """Return a union that is told apart by `name`; pydantic wants two members for that."""
+    if len(choices) == 1:
+        return choices[0]
+    return Annotated[Union[tuple(choices)], Field(discriminator="name")]  # noqa: UP007
+
+
+def _choice(name: str, settings: Any) -> Any:
+    """Return the settings with a field `name` that can only be this one."""
+    fields: dict[str, Any] = {"name": (Literal[name], name)}
+    return create_model(settings.__name__, __base__=settings, __doc__=settings.__doc__, **fields)
 
 
 def schema() -> dict[str, Any]:
     """Return the JSON schema of a recipe file."""
     made = recipe_class().model_json_schema()
-    made["properties"]["extends"] = {"type": "string", "description": "a shipped preset that this recipe changes"}
-    made["required"] = [name for name in made.get("required", []) if name not in ("method", "tuner", "evidence")]
+    made["properties"]["extends"] = {
+        "type": "string",
+        "description": "what this recipe changes: a preset, or the path of a recipe as seen from this one",
+    }
+    made["required"] = []  # the flags give the rest
     return made
 
 
@@ -107,8 +136,12 @@ def resolve(file: str | Path | None, *layers: Values) -> Recipe:
     Raises:
         ConfigError: an unknown key (with the nearest name), a wrong value, or a file that cannot be read.
     """
-    values = reduce(_merge, [_nested(layer) for layer in layers], _read_layers(file) if file else {})
-    return build(_with_defaults(values))
+    return build(_with_defaults(composed(file, *layers)))
+
+
+def composed(file: str | Path | None, *layers: Values) -> dict[str, Any]:
+    """Return the values of a recipe file with layers over it, before anything is checked or filled in."""
+    return reduce(merge, map(nested, layers), read_layers(file) if file else {})
 
 
 def build(values: Values) -> Recipe:
@@ -121,16 +154,27 @@ def build(values: Values) -> Recipe:
 
 def load(path: str | Path) -> Recipe:
     """Read the resolved recipe of a run."""
-    return build(_read(Path(path)))
+    return build(read(Path(path)))
 
 
-def presets() -> list[str]:
-    """Return the names of the shipped presets."""
-    return sorted(entry.name.removesuffix(".yaml") for entry in _presets().iterdir() if entry.name.endswith(".yaml"))
+def outline(file: str | Path) -> dict[str, Any]:
+    """Return a preset or a recipe file resolved as far as it goes.
 
+    Returns:
+        "recipe": its values with every default that follows from them; "missing": the parts that it leaves to flags.
 
-def _presets() -> Any:
-    return resources.files("budwood") / "presets"
+    Raises:
+        ConfigError: as `resolve`, but for missing parts.
+    """
+    values = composed(file)
+    missing = [name for name in ("model", "evidence") if name not in values]
+    if "method" not in values and "evidence" in missing:
+        missing += ["method", *(["tuner"] if "tuner" not in values else [])]
+    kind = find_method(str(values["method"])).evidence if "method" in values else "examples"
+    made = build(_with_defaults(merge({"model": "MODEL", "evidence": {"kind": kind}}, values))).model_dump(mode="json")
+    if "tuner" in missing:  # the learning rate is the tuner's
+        made["training"]["learning_rate"] = (values.get("training") or {}).get("learning_rate")
+    return {"recipe": {name: value for name, value in made.items() if name not in missing}, "missing": missing}
 
 
 def _with_defaults(values: dict[str, Any]) -> dict[str, Any]:
@@ -141,6 +185,14 @@ def _with_defaults(values: dict[str, Any]) -> dict[str, Any]:
         values["method"] = default_method(str(evidence["kind"])).name
     if "method" in values:
         method = find_method(str(values["method"]))
+        _refuse_unaccepted(method, values)
+        given = {name: values.pop(name) for name in LEARNER if name in values}
+        if isinstance(values.get("training") or {}, Mapping):
+            values["training"] = merge(_training(method, values), values.get("training") or {})
+        if method.settings is not None and isinstance(values.get("learner") or {}, Mapping):
+            values["learner"] = {"name": method.name, **(values.get("learner") or {}), **given}
+        elif values.get("learner") is not None:
+            raise ConfigError(f"the method {method.name} has no settings of its own", action="leave out learner.*")
         tuner = values.get("tuner") or {}
         if isinstance(tuner, Mapping):
             values["tuner"] = {"name": method.tuner, **tuner}
@@ -154,80 +206,36 @@ def _with_defaults(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
+def _refuse_unaccepted(method: Method, values: Values) -> None:
+    """Refuse what the method's learner does not take, by the name of the flag."""
+    for name in LEARNER:
+        if name in values and name not in method.accepts:
+            takers = [other.name for other in methods().values() if name in other.accepts]
+            raise NotSupportedError(
+                f"--{name} {values[name]}: the method {method.name} does not take {LEARNER[name]}",
+                wanted=f"a method that does: {', '.join(takers) or 'this version has none'}",
+                action=f"leave out --{name}" + (", or choose another --method" if takers else ""),
+            )
+
+
+def _training(method: Method, values: Values) -> Values:
+    """Return the training settings that a method starts from; its learning rate is meant for its own tuner."""
+    tuner = values.get("tuner")
+    another = isinstance(tuner, Mapping) and tuner.get("name", method.tuner) != method.tuner
+    return {name: value for name, value in method.training.items() if not (another and name == "learning_rate")}
+
+
 def _with_learning_rate(training: Any, tuner: Tuner) -> Any:
     if isinstance(training, Mapping) and training.get("learning_rate") is None:
         return {**training, "learning_rate": tuner.learning_rate}
     return training
 
 
-def _read_layers(file: str | Path) -> dict[str, Any]:
-    """Return the values of a recipe file over those of the preset that it extends."""
-    path = Path(file)
-    if not path.exists() and str(file) in presets():
-        return dict(_parsed((_presets() / f"{file}.yaml").read_text(encoding="utf-8"), f"preset {file}"))
-    values = _read(path)
-    parent = values.pop("extends", None)
-    if parent is None:
-        return _nested(values)
-    if parent not in presets():
-        raise ConfigError(f"{path}: extends {parent!r}, which is no preset", action=nearest(str(parent), presets()))
-    return _merge(_read_layers(str(parent)), _nested(values))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        with storage.guarded(path):
-            text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(
-            f"there is no recipe {path}", wanted="a YAML file or a preset", action=nearest(str(path), presets())
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}", wanted="a YAML file in UTF-8") from None
-    return _parsed(text, str(path))
-
-
-def _parsed(text: str, name: str) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{name} is not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(values, dict):
-        raise ConfigError(
-            f"{name} holds {type(values).__name__}", wanted="keys and values, like `training: {epochs: 2}`"
-        )
-    return values
-
-
-def _nested(values: Values) -> dict[str, Any]:
-    """Turn keys with dots into blocks."""
-    made: dict[str, Any] = {}
-    for key, value in values.items():
-        block: Any = value if not isinstance(value, Mapping) else _nested(value)
-        for part in reversed(str(key).split(".")):
-            block = {part: block}
-        made = _merge(made, block)
-    return made
-
-
-def _merge(below: Values, above: Values) -> dict[str, Any]:
-    """Return `above` over `below`, block by block. Another tuner's name drops the settings of the one below."""
-    made = dict(below)
-    for key, value in above.items():
-        old = made.get(key)
-        if isinstance(value, Mapping) and isinstance(old, Mapping):
-            renamed = key == "tuner" and "name" in old and value.get("name", old["name"]) != old["name"]
-            made[key] = dict(value) if renamed else _merge(old, value)
-        else:
-            made[key] = value
-    return made
-
-
 def _explained(error: ValidationError) -> ConfigError:
     """Turn pydantic's first complaint into got, wanted, to do."""
     first = error.errors(include_url=False)[0]
     where = [str(part) for part in first["loc"]]
-    if len(where) > 1 and where[0] == "tuner":
+    if len(where) > 1 and (where[0] == "tuner" or (where[0] == "learner" and where[1] in methods())):
         where.pop(1)  # the tag of the union
     key = ".".join(where)
     if first["type"] == "extra_forbidden":
@@ -245,6 +253,8 @@ def _siblings(where: list[str]) -> Iterable[str]:
         return Recipe.model_fields
     if where[0] == "tuner":
         return {name for tuner in tuners().values() for name in tuner.settings.model_fields}
+    if where[0] == "learner":
+        return {name for method in _with_settings() for name in method.settings.model_fields}  # type: ignore[union-attr]
     return blocks[where[0]].model_fields if where[0] in blocks else ()
 
 

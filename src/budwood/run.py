@@ -12,32 +12,33 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from budwood import facts, peft
+from budwood import _published, facts, peft
 from budwood.data.render import Renderer
 from budwood.errors import AdapterError, BaseMismatchError, NotSupportedError, UsageError, nearest
 from budwood.export.card import CardFacts
 from budwood.export.checks import Check, VerifyReport
 from budwood.export.dequantised import OnQuantised, dense_twin
-from budwood.export.foreign import AdapterInfo, inspect_adapter, load_foreign
+from budwood.export.foreign import AdapterInfo
 from budwood.export.gguf_lora import export_gguf
 from budwood.export.gguf_verify import verify_gguf
 from budwood.export.logits import adapted_logits, base_logits, exact_logits, probe_inputs
 from budwood.export.merged import export_merged, verify_merged
 from budwood.export.portable import export_lora
+from budwood.export.prompts import VECTORS as PROMPT_VECTORS
+from budwood.export.prompts import export_prompts
 from budwood.export.result import ExportResult
-from budwood.export.verify import NativeBase, verify_native, verify_portable
+from budwood.export.verify import NativeBase, verify_portable
 from budwood.facts import AdapterFacts
-from budwood.models import Base, Source, fingerprint_file, load_base, locate
+from budwood.models import Base, Source, load_base, locate
 from budwood.models.quantisation import is_quantised
 from budwood.storage import guarded
 from budwood.training.folder import RunFolder, read_metrics, read_status
 
 log = logging.getLogger(__name__)
-EXPORTS = ("lora", "gguf", "merged")
+EXPORTS = ("lora", "gguf", "merged", "prompts")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 REGISTER = "budwood.peft:register"
 
@@ -46,7 +47,7 @@ REGISTER = "budwood.peft:register"
 class Loaded:
     """An adapter on its base, ready to be used."""
 
-    model: PeftModel
+    model: nn.Module
     tokenizer: PreTrainedTokenizerBase
     base: Base
     renderer: Renderer
@@ -62,6 +63,7 @@ class Run:
         source: the base.
         info: what PEFT's files say.
         facts: what `budwood.json` says; None for a folder made elsewhere.
+        force: whether another base than that of the training was asked for.
     """
 
     path: Path
@@ -69,6 +71,7 @@ class Run:
     source: Source
     info: AdapterInfo
     facts: AdapterFacts | None
+    force: bool = False
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
@@ -91,8 +94,10 @@ class Run:
             **self.metrics,
         }
 
-    def load(self, *, dtype: str = "auto", device: str = "auto") -> tuple[PeftModel, PreTrainedTokenizerBase]:
+    def load(self, *, dtype: str = "auto", device: str = "auto") -> tuple[nn.Module, PreTrainedTokenizerBase]:
         """Return the model with its adapter, in evaluation mode, and its tokenizer.
+
+        It is a `PeftModel`; for a bank of soft prompts it is a `PromptBank`, which has `generate` and `forward` too.
 
         Args:
             dtype: "auto" is what the adapter was trained in, or else what suits the device.
@@ -124,7 +129,7 @@ class Run:
     def _dressed(self, base: Base) -> Loaded:
         """Put the adapter onto the base."""
         peft.register()
-        model = load_foreign(base.model, self.adapter).eval()
+        model = _published.load(base, self.adapter, force=self.force)
         template, system = (self.facts.template, self.facts.system) if self.facts else ("auto", None)
         renderer = Renderer(base.tokenizer, template, system)
         if self.facts and renderer.template_hash != self.facts.template_hash:
@@ -143,13 +148,14 @@ class Run:
         except AdapterError as error:  # to find this out is what was asked for
             return VerifyReport((*self._unchanged(), Check("it loads", False, note=error.got)))
         inputs = probe_inputs(loaded.tokenizer, seed=0)
-        native = verify_native(loaded.model, self.adapter, native_base(loaded.base), inputs)
+        native = _published.verify(loaded.model, self.adapter, native_base(loaded.base), inputs)
         report = VerifyReport((*self._unchanged(), *map(_as_two_loads, native.checks)))
         if not portable:
             return report
         loaded = self._open_plain(exact=False) if is_quantised(self.source) else loaded
         with tempfile.TemporaryDirectory(prefix="budwood-") as folder:
             try:
+                _published.require_change_of_weights(self.adapter, "lora")
                 self._portable(loaded, Path(folder) / "lora")
             except NotSupportedError as error:
                 return VerifyReport((*report.checks, Check("portable LoRA", True, "not possible", note=error.got)))
@@ -160,7 +166,8 @@ class Run:
         """Write the adapter in a form that other software reads, and verify it there.
 
         Args:
-            kind: "lora", a portable PEFT LoRA; "gguf", a LoRA for llama.cpp; "merged", the base with it merged in.
+            kind: "lora", a portable PEFT LoRA; "gguf", a LoRA for llama.cpp; "merged", the base with it merged in;
+                "prompts", soft prompts as PEFT folders and as vectors for servers that take embeddings.
             out: the folder to write; for "gguf" the file, or a folder for it.
             dtype: "float32", "bfloat16" or "float16"; "auto" is float32, and for "merged" what the base is stored in.
             force: replace what is there; merge a quantised base also where that changes the answers beyond the limit.
@@ -173,8 +180,12 @@ class Run:
             raise NotSupportedError(f"there is no export to {kind!r}", action=nearest(kind, EXPORTS))
         if dtype != "auto" and dtype not in DTYPES:
             raise UsageError(f"no export in {dtype!r}", wanted=nearest(dtype, ["auto", *DTYPES]))
+        if kind != "prompts":
+            _published.require_change_of_weights(self.adapter, kind)
         self._refuse_place(kind, Path(out))
-        write = {"lora": self._to_lora, "gguf": self._to_gguf, "merged": self._to_merged}[kind]
+        write = {
+            "lora": self._to_lora, "gguf": self._to_gguf, "merged": self._to_merged, "prompts": self._to_prompts,
+        }[kind]  # fmt: skip
         return write(Path(out), DTYPES.get(dtype), force)
 
     def _to_lora(self, out: Path, dtype: torch.dtype | None, replace: bool) -> ExportResult:
@@ -222,6 +233,22 @@ class Run:
             ).require(),
         )
 
+    def _to_prompts(self, out: Path, dtype: torch.dtype | None, replace: bool) -> ExportResult:
+        self.info.require("export")
+        folders = _published.prompt_folders(self.adapter)
+        loaded = self.open()
+        return export_prompts(
+            folders,
+            loaded.base.model,
+            out,
+            base_id=self.source.loadable,
+            revision=self.source.revision,
+            card=self._card(),
+            dtype=dtype or loaded.base.model.dtype,
+            replace=replace,
+            inputs=probe_inputs(loaded.tokenizer, seed=0),
+        )
+
     def _on_quantised(self, inputs: Tensor) -> OnQuantised:
         model = self.open().model
         ids = inputs.to(model.device)
@@ -243,7 +270,7 @@ class Run:
         name = "the weights are those that were published"
         if not self.facts or not self.facts.adapter_sha256:
             return (Check(name, True, "not known", note="no hash was kept with this adapter"),)
-        found = fingerprint_file(self.adapter / facts.WEIGHTS)
+        found = facts.weights_hash(self.adapter)
         return (Check(name, found == self.facts.adapter_sha256, found[:12], note="SHA-256 of the file"),)
 
     def _refuse_place(self, kind: str, out: Path) -> None:
@@ -251,7 +278,7 @@ class Run:
         place, own = out.resolve(), (self.path.resolve(), self.adapter.resolve())
         if any(place == folder or place in folder.parents for folder in own) or place == own[1].parent:
             raise UsageError(f"{out} holds the adapter that is to be exported", action="choose another place")
-        mark = "config.json" if kind == "merged" else "adapter_config.json"
+        mark = {"merged": "config.json", "prompts": PROMPT_VECTORS}.get(kind, "adapter_config.json")
         if out.is_dir() and kind != "gguf" and any(out.iterdir()) and not (out / mark).is_file():
             raise UsageError(
                 f"{out} holds files that are no earlier export",
@@ -322,7 +349,7 @@ def open_run(path: str | Path, *, base: str | None = None, force: bool = False) 
     path = Path(path)
     peft.register()
     adapter = _adapter_folder(path)
-    info, said = inspect_adapter(adapter), facts.read(adapter)
+    info, said = _published.describe(adapter), facts.read(adapter)
     reference = base or (said.base if said else info.base_id)
     if not reference:
         raise AdapterError(f"{adapter} does not say which base it belongs to", action="name it with --base MODEL")
@@ -330,7 +357,7 @@ def open_run(path: str | Path, *, base: str | None = None, force: bool = False) 
     source = locate(_with_revision(reference, revision) if base is None else reference)
     if said:
         _check_base(said, source, force)
-    return Run(path, adapter, source, info, said)
+    return Run(path, adapter, source, info, said, force)
 
 
 def _with_revision(reference: str, revision: str | None) -> str:
@@ -340,7 +367,7 @@ def _with_revision(reference: str, revision: str | None) -> str:
 
 def _adapter_folder(path: Path) -> Path:
     for folder in (path / "adapter", path):
-        if (folder / "adapter_config.json").is_file():
+        if _published.is_published(folder):
             return folder
     if (path / "status.json").is_file():
         state = read_status(path)["state"]

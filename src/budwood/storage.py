@@ -13,7 +13,7 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from budwood.errors import StorageError
 
@@ -25,8 +25,7 @@ def cache_dir() -> Path:
     `~/.cache/budwood`."""
     chosen = os.environ.get("BUDWOOD_CACHE")
     base = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "budwood"
-    with guarded(base):
-        base.mkdir(parents=True, exist_ok=True)
+    make_folder(base)
     return base
 
 
@@ -62,14 +61,27 @@ def _code_in(text: str) -> int | None:
     return next((code for code in _DISK if f"os error {code})" in text or os.strerror(code) in text), None)
 
 
+def make_folder(path: str | Path) -> None:
+    """Make a folder, and those above it, where they are missing.
+
+    Raises:
+        StorageError: it cannot be made: no permission, a file in the way, a file system like /proc.
+    """
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what, action = _DISK.get(error.errno or 0, (error.strerror or str(error), "choose another place"))
+        raise StorageError(f"could not make the folder {path}: {what}", action=action) from error
+
+
 def write_text(path: str | Path, text: str) -> None:
     """Write `text` to `path` so that a reader sees the old file or the new one, never a part."""
     path = Path(path)
+    make_folder(path.parent)
     with guarded(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = _temporary(path.parent)
         try:
-            with open(temporary, "x", encoding="utf-8") as file:
+            with _opened_anew(temporary) as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
@@ -77,6 +89,13 @@ def write_text(path: str | Path, text: str) -> None:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def _opened_anew(path: Path) -> TextIO:
+    try:
+        return open(path, "x", encoding="utf-8")
+    except FileNotFoundError as error:  # the folder is there, so its file system takes no new files
+        raise StorageError(f"no file can be made in {path.parent}", action="choose another place") from error
 
 
 def write_json(path: str | Path, value: Any) -> None:
@@ -93,6 +112,8 @@ def read_json(path: str | Path) -> Any:
 def new_folder(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
     """Yield a temporary folder beside `path`; rename it to `path` when the block ends well, else remove it.
 
+    Its files get the permissions that the user's umask allows, whatever the libraries gave them that wrote them.
+
     Args:
         path: the folder to make.
         replace: whether an existing folder there may be replaced; otherwise it is a `StorageError`.
@@ -100,16 +121,44 @@ def new_folder(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
     path = Path(path)
     if path.exists() and not replace:
         raise StorageError(f"{path} exists already", action="choose another place, or remove it first")
+    temporary = _temporary(path.parent)
+    make_folder(temporary)
     with guarded(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = _temporary(path.parent)
-        temporary.mkdir()
         try:
             yield temporary
+            _open_up(temporary)
             _swap(temporary, path)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
+
+
+@contextlib.contextmanager
+def new_file(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
+    """As `new_folder`, for one file that a library writes: yields another path that ends in the same name."""
+    path = Path(path)
+    if path.exists() and not replace:
+        raise StorageError(f"{path} exists already", action="choose another name, or remove it first")
+    place = _temporary(path.parent)
+    make_folder(place)
+    with guarded(path):
+        try:
+            yield place / path.name
+            _open_up(place)
+            os.replace(place / path.name, path)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _open_up(folder: Path) -> None:
+    """Give the files in `folder` the permissions of new files; safetensors writes its own for the owner only.
+
+    The mode of the folder, which was just made, tells the umask without changing it.
+    """
+    mode = folder.stat().st_mode & 0o666
+    for entry in folder.rglob("*"):
+        if entry.is_file() and not entry.is_symlink():
+            entry.chmod(mode)
 
 
 def _swap(temporary: Path, path: Path) -> None:

@@ -25,12 +25,18 @@ COMMANDS = {
     "adapt --dry-run": ["adapt", "smollm2", "--examples", "rows.jsonl", "--dry-run"],
     "plan": ["plan", "smollm2", "--examples", "rows.jsonl"],
     "chat": ["chat", "runs/a"],
+    "compress": ["compress", "smollm2", "--bits", "4", "-o", "models/x"],
+    "prepare": ["prepare", "smollm2", "taalm", "--corpus", "facts.jsonl", "-o", "priors/[a]"],
+    "prepare --dry-run": ["prepare", "smollm2", "taalm", "--corpus", "f.jsonl", "-o", "priors/[a]", "--dry-run"],
+    "compress --dry-run": ["compress", "smollm2", "--sparsity", "0.5", "-o", "models/x", "--dry-run"],
     "report": ["report", "runs/a"],
     "eval": ["eval", "runs/a", "--rows", "test.jsonl"],
     "generate": ["generate", "runs/a", "--prompt", "Hi"],
     "verify": ["verify", "runs/a"],
     "export": ["export", "runs/a", "--to", "lora", "-o", "out"],
     "config schema": ["config", "schema"],
+    "config presets": ["config", "presets"],
+    "config show": ["config", "show", "paper"],
 }
 
 

@@ -9,12 +9,16 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import budwood
+import budwood._request  # before its recipe is replaced
+from budwood._prepare import Prior, PriorRequest
+from budwood._request import Request
+from budwood.compression.settings import Compression
 from budwood.errors import DataError
 
 CALLS: list[tuple[str, dict[str, Any]]] = []
@@ -73,7 +77,52 @@ class Report:
 
 class ExportResult:
     def to_dict(self) -> dict[str, Any]:
-        return {"path": Path("out/lora"), "bytes": 123456}
+        return {
+            "folder": Path("out/lora"),
+            "kind": "lora",
+            "bytes": 123456,
+            "rank": 8,
+            "modules": 210,
+            "serve_lines": {"PEFT": "import peft\nload()", "vLLM": "vllm serve [x]"},
+            "notes": ["Padded to rank 8."],
+            "checks": Report(True).to_dict()["checks"],
+        }
+
+
+ROWS = {
+    "train_rows": 450,
+    "evaluation_rows": 50,
+    "dropped": {"longer than max_length = 64 tokens": {"count": 3, "first": []}},
+    "remarks": {},
+    "tokens": 9000,
+    "supervised_tokens": 3000,
+    "length_tokens": {"min": 5, "median": 20, "max": 60},
+}
+COMPARISON = [
+    {"adapter": "this gift", "parameters": 147456, "bytes": 591000},
+    {"adapter": "lora r=16, same layers", "parameters": 2442240, "bytes": 9790000},
+]
+SUMMARY = {
+    "base": "smollm2",
+    "method": "gift",
+    "tuner": "gift",
+    "trainable_params": 147456,
+    "adapter_bytes": 591000,
+    "rows": ROWS,
+    "steps": 171,
+    "epochs": 3.0,
+    "stopped_early": False,
+    "train_tokens": 27000,
+    "supervised_tokens": 9000,
+    "final_loss": float("nan"),
+    "best_evaluation_loss": 0.25,
+    "best_step": 150,
+    "wall_s": 61.5,
+    "tokens_per_s": 500.0,
+    "peak_memory_mib": 900.4,
+    "verify": {"ok": True, "checks": [{}, {}]},
+    "comparison": COMPARISON,
+}
 
 
 class Run:
@@ -81,11 +130,7 @@ class Run:
         self.path = Path(path)
 
     def summary(self) -> dict[str, Any]:
-        comparison = [
-            {"method": "gift", "trainable_params": 147456, "adapter_bytes": 591000},
-            {"method": "lora", "trainable_params": 2442240, "adapter_bytes": 9790000},
-        ]
-        return {"method": "gift", "final_loss": float("nan"), "comparison": comparison}
+        return SUMMARY
 
     def export(self, kind: str, out: str | Path, *, dtype: str = "auto", force: bool = False) -> ExportResult:
         return _answer("export", locals(), ExportResult())
@@ -95,8 +140,8 @@ class Run:
 
 
 def adapt(
-    model: str,
-    evidence: Any,
+    model: str | None = None,
+    evidence: Any = None,
     *,
     method: str | None = None,
     tuner: str | None = None,
@@ -111,26 +156,45 @@ def adapt(
     return _answer("adapt", locals(), Run(out or "runs/made up"))
 
 
-def preview(
-    model: str,
-    evidence: Any,
+def carry_out(
+    request: Request,
     *,
-    method: str | None = None,
-    tuner: str | None = None,
     out: str | Path | None = None,
-    seed: int | None = None,
-    recipe: str | Path | None = None,
-    overrides: Mapping[str, Any] | None = None,
+    resume: bool = False,
     force: bool = False,
+    progress: bool = True,
+) -> Run:
+    return _answer("carry_out", locals(), Run(out or "runs/made up"))
+
+
+PREVIEW = {
+    "out": "runs/x",
+    "recipe": {
+        "model": "smollm2",
+        "method": "gift",
+        "tuner": {"name": "lora"},
+        "training": {"batch_size": 8, "accumulate": 1, "learning_rate": 0.003, "schedule": "linear"},
+        "seed": 3,
+    },
+    "trainable_params": 147456,
+    "rows": ROWS,
+    "steps": 120,
+    "warmup_steps": 5,
+    "comparison": COMPARISON,
+}
+
+
+def preview(
+    request: Request, *, out: str | Path | None = None, resume: bool = False, force: bool = False
 ) -> dict[str, Any]:
-    return _answer("preview", locals(), {"steps": 120, "recipe": {"training": {"epochs": 3}}})
+    return _answer("preview", locals(), PREVIEW)
 
 
 PLAN = {
     "method": {"name": "gift", "built": True, "why": "the default for examples", "learns": "[φ]"},
     "command": "budwood adapt smollm2 --examples 'my rows.jsonl' -o runs/x",
     "model": {"reference": "smollm2", "class": "LlamaForCausalLM", "parameters": 134515008},
-    "trainable_parameters": 147456,
+    "trainable_params": 147456,
     "adapter_bytes": 589824,
     "comparison": [{"adapter": "this gift", "parameters": 1}, {"adapter": "lora r=16", "parameters": 2442240}],
     "memory_mib": {"base": 513.1, "adapter": 2.2, "activations": 100.0, "logits": 5.0, "total": 620.3},
@@ -148,18 +212,9 @@ NOT_BUILT = {
 }
 
 
-def plan(
-    model: str,
-    evidence: Any = None,
-    *,
-    method: str | None = None,
-    tuner: str | None = None,
-    out: str | Path | None = None,
-    seed: int | None = None,
-    recipe: str | Path | None = None,
-    overrides: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    return _answer("plan", locals(), NOT_BUILT if evidence and evidence.kind == "documents" else PLAN)
+def plan(request: Request, *, out: str | Path | None = None) -> dict[str, Any]:
+    built = getattr(request.evidence, "kind", None) != "documents"
+    return _answer("plan", {"request": request, "out": out}, PLAN if built else NOT_BUILT)
 
 
 class Conversation:
@@ -244,17 +299,95 @@ def generate(
     return _answer("generate", locals(), {"text": '{"name":"Anna"} [x]', "tokens": 9, "seconds": 0.5})
 
 
+def presets() -> dict[str, str]:
+    return _answer("presets", locals(), {"paper": "As in [the] paper.", "lora": "The baseline."})
+
+
+def outline(file: str | Path) -> dict[str, Any]:
+    return _answer("outline", locals(), {"recipe": {"method": "gift", "seed": 0}, "missing": ["model"]})
+
+
 def schema() -> dict[str, Any]:
     return _answer("schema", locals(), {"title": "Recipe", "type": "object"})
 
 
+COMPRESSED = {
+    "folder": "models/[x]",
+    "engine": "budwood",
+    "method": "gptq",
+    "bits": 3,
+    "group": 64,
+    "symmetric": False,
+    "sparsity": None,
+    "pattern": None,
+    "dtype": "float32",
+    "source": {"reference": "smollm2", "revision": None, "fingerprint": "ab"},
+    "calibration": {"files": ["a.md"], "windows": 128, "held_out": 14, "tokens": 32768, "length": 256},
+    "size": {
+        "weights": 134515008,
+        "compressed_weights": 106168320,
+        "layers": 210,
+        "bits_per_weight": 3.296875,
+        "bits_per_weight_of_model": 5.97,
+        "mib_in_theory": 95.8,
+        "mib_in_16_bits": 256.6,
+    },
+}
+COMPRESSION_MEASURED = {
+    "bytes": 538060672,
+    "nll": {"before": 2.5, "after": 3.25},
+    "layer_error": {"mean": 0.19, "largest": 0.45, "largest_at": "model.layers.0.mlp.down_proj", "zeros": 0.0},
+    "layers": [{"name": "model.layers.0.mlp.down_proj", "role": "down", "weights": 1, "zeros": 0.0, "error": 0.45}],
+}
+
+
+def compress(
+    model: str,
+    settings: Compression,
+    calibration: Sequence[Path] = (),
+    *,
+    out: str | Path,
+    engine: str = "budwood",
+    force: bool = False,
+    progress: bool = True,
+) -> dict[str, Any]:
+    return _answer("compress", locals(), COMPRESSED | COMPRESSION_MEASURED)
+
+
+def forecast(
+    model: str,
+    settings: Compression,
+    calibration: Sequence[Path] = (),
+    *,
+    out: str | Path,
+    engine: str = "budwood",
+    force: bool = False,
+) -> dict[str, Any]:
+    return _answer("forecast", locals(), COMPRESSED)
+
+
+SCORER = {"texts": 240, "validation_texts": 40, "body": "head", "steps": 300}
+
+
+def make_prior(
+    request: PriorRequest, out: Path, *, resume: bool = False, force: bool = False, progress: bool = True
+) -> Prior:
+    return _answer("make_prior", locals(), Prior(out, SCORER | {"alignment": 0.5, "uniform": 0.02}))
+
+
+def outline_prior(request: PriorRequest, out: Path, *, resume: bool = False, force: bool = False) -> dict[str, Any]:
+    return _answer("outline_prior", locals(), {"out": str(out), **SCORER})
+
+
 MODULES = {
-    "_adapt": [adapt, preview],
+    "_adapt": [adapt, carry_out, preview],
     "run": [open_run],
     "_inspect": [methods_table, doctor, check_data, show_data, evaluate, generate],
-    "recipe": [schema],
+    "recipe": [schema, presets, outline],
     "_plan": [plan],
     "_chat": [open_conversation],
+    "_compress": [compress, forecast],
+    "_prepare": [PriorRequest, make_prior, outline_prior],
     "reports.report": [write_report],
 }
 

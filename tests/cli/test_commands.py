@@ -6,8 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
+from budwood._prepare import PriorRequest
+from budwood._request import Request
+from budwood.cli._app import app
 from budwood.evidence import Documents, Examples, Instruction, Repair
+from budwood.recipe import LEARNER
+from budwood.tuning import registry
 from tests.cli import library as stand_in
 from tests.cli.conftest import COMMANDS, only_object
 from tests.cli.library import last
@@ -39,23 +45,18 @@ def test_adapt_passes_every_flag(budwood_cli):
     words = f"adapt org/name@main --examples a --examples b {flags} {settings}".split()
     result = budwood_cli(*words)
     assert result.exit_code == 0
-    given = last("adapt")
-    assert given.pop("evidence") == Examples((Path("a"), Path("b")))
-    assert given.pop("overrides") == {
-        "training.lr": 0.1,
-        "a.b": [1, 2],
-        "prior": "p",
-        "weights": "rho1",
-        "rehearse": "old.jsonl",
-        "update": "recadam",
-    }
-    assert given == {
-        "model": "org/name@main",
-        "method": "gift",
-        "tuner": "lora",
+    learner = {"prior": "p", "weights": "rho1", "rehearse": "old.jsonl", "update": "recadam"}
+    assert last("carry_out") == {
+        "request": Request(
+            model="org/name@main",
+            evidence=Examples((Path("a"), Path("b"))),
+            method="gift",
+            tuner="lora",
+            seed=7,
+            recipe=Path("r.yaml"),
+            overrides={"training.lr": 0.1, "a.b": [1, 2], **learner},
+        ),
         "out": Path("runs/a"),
-        "seed": 7,
-        "recipe": Path("r.yaml"),
         "resume": True,
         "force": True,
         "progress": False,
@@ -63,11 +64,23 @@ def test_adapt_passes_every_flag(budwood_cli):
 
 
 def test_adapt_leaves_what_is_not_given_to_the_library(budwood_cli):
-    budwood_cli("adapt", "smollm2", "--examples", "a")
-    given = last("adapt")
-    assert [given[name] for name in ("method", "tuner", "out", "seed", "recipe")] == [None] * 5
-    assert given["overrides"] == {}
-    assert (given["resume"], given["force"], given["progress"]) == (False, False, True)
+    assert budwood_cli("adapt").exit_code == 0
+    given = last("carry_out")
+    assert given == {
+        "request": Request(overrides={}),
+        "out": None,
+        "resume": False,
+        "force": False,
+        "progress": True,
+    }
+
+
+def test_flags_of_a_learner_are_shown_once_a_method_accepts_them():
+    shown = {parameter.name: not parameter.hidden for parameter in get_command(app).commands["adapt"].params}
+    accepted = {name for method in registry.methods().values() for name in method.accepts}
+    for name in LEARNER:
+        assert shown[name] is (name in accepted), f"cli/adapt.py: hidden={name not in accepted} for --{name}"
+    assert accepted <= set(LEARNER)
 
 
 @pytest.mark.parametrize(
@@ -83,19 +96,18 @@ def test_adapt_leaves_what_is_not_given_to_the_library(budwood_cli):
 def test_adapt_makes_one_kind_of_evidence(budwood_cli, words, evidence):
     assert budwood_cli("adapt", "smollm2", *words).exit_code == 0
     wanted = Instruction("T", (("a", "b"), ("c", "d => e"))) if evidence == "pairs" else evidence
-    assert last("adapt")["evidence"] == wanted
+    assert last("carry_out")["request"].evidence == wanted
 
 
 def test_adapt_reads_an_instruction_from_a_file(budwood_cli, tmp_path):
     (tmp_path / "task.txt").write_text("Übersetze.\n", encoding="utf-8")
     assert budwood_cli("adapt", "smollm2", "--instruction", "@task.txt").exit_code == 0
-    assert last("adapt")["evidence"] == Instruction("Übersetze.")
+    assert last("carry_out")["request"].evidence == Instruction("Übersetze.")
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "no evidence"),
         (["--examples", "a", "--repair", "b"], "--examples and --repair"),
         (["--examples", "a", "--example", "x => y"], "without --instruction"),
         (["--instruction", "T", "--example", "no arrow"], "IN => OUT"),
@@ -122,14 +134,49 @@ def test_adapt_refuses_an_instruction_that_is_not_text(budwood_cli, tmp_path):
 def test_adapt_dry_run_only_previews(budwood_cli):
     result = budwood_cli("adapt", "smollm2", "--examples", "a", "--dry-run", "--resume", "--seed", "3")
     assert [name for name, _ in stand_in.CALLS] == ["preview"]
-    assert last("preview")["seed"] == 3
-    assert "recipe.training.epochs" in result.stdout
+    assert last("preview")["request"].seed == 3 and last("preview")["resume"] is True
+    assert len(result.stdout.splitlines()) <= 20
+    for part in ("gift with the tuner lora", "147,456", "450 trained on", "3 dropped", "120, the first 5", "0.003"):
+        assert part in result.stdout, part
 
 
-def test_adapt_shows_commands_that_can_be_copied(budwood_cli):
-    result = budwood_cli("adapt", "smollm2", "--examples", "a", "-o", "runs/my run")
-    assert "budwood eval 'runs/my run' --rows FILE" in result.stdout
+def test_adapt_reports_on_a_screen_and_says_nothing_twice(budwood_cli):
+    lines = budwood_cli("adapt", "smollm2", "--examples", "a", "-o", "runs/my run").stdout.splitlines()
+    assert len(lines) <= 15
+    names = [line[:20].strip() for line in lines]
+    assert len({name for name in names if name}) == len([name for name in names if name])
+    text = "\n".join(lines)
+    for part in (
+        "runs/my run: gift on smollm2",
+        "147,456",
+        "2,442,240",
+        "591,000 bytes",
+        "3 dropped",
+        "yes: 2 checks",
+    ):
+        assert part in text, part
+    assert "budwood eval 'runs/my run' --rows FILE" in text
     assert only_object(budwood_cli("adapt", "smollm2", "--examples", "a", "--json").stdout)["run"] == "runs/made up"
+
+
+BRIEF = {
+    "adapt": "runs/made up",
+    "adapt --dry-run": "120 steps, 147456 trained parameters",
+    "demo": "runs/demo/run",
+    "plan": "budwood adapt smollm2 --examples 'my rows.jsonl' -o runs/x",
+    "data check": "3 rows, 0 problems",
+    "eval": "nll 0.01 (base 2.5), exact_match 0.955 (base 0)",
+    "generate": '{"name":"Anna"} [x]',
+    "verify": "verified",
+    "export": "out/lora",
+    "report": "runs/[a]/report/index.html",
+    "config presets": "paper\nlora",
+}
+
+
+@pytest.mark.parametrize("name", BRIEF)
+def test_quiet_prints_the_result_and_nothing_else(budwood_cli, name):
+    assert budwood_cli(*COMMANDS[name], "-q").stdout == f"{BRIEF[name]}\n"
 
 
 # the other commands
@@ -142,7 +189,8 @@ def test_data_check(budwood_cli):
         "model": "smollm2",
         "overrides": {"data.max_length": 64},
     }
-    assert "dropped.too_long" in result.stdout
+    assert "dropped.too_long" in result.stdout and "give --model" not in result.stdout
+    assert "give --model to count tokens" in budwood_cli("data", "check", "a").stdout
 
 
 def test_data_check_ends_with_2_when_rows_cannot_be_used(budwood_cli, monkeypatch):
@@ -178,8 +226,8 @@ def test_data_show_marks_what_is_trained_on(budwood_cli):
 
 
 def test_eval(budwood_cli):
-    words = "--rows t.jsonl --base org/b --limit 10 --force -q".split()
-    result = budwood_cli("eval", "runs/a", *words)
+    words = "--rows t.jsonl --base org/b --limit 10 --force".split()
+    budwood_cli("eval", "runs/a", *words, "-q")
     assert last("evaluate") == {
         "path": Path("runs/a"),
         "rows": Path("t.jsonl"),
@@ -188,6 +236,7 @@ def test_eval(budwood_cli):
         "force": True,
         "progress": False,
     }
+    result = budwood_cli("eval", "runs/a", *words)
     assert result.stdout.split() == "200 rows base adapted nll 2.5 0.01 exact_match 0 0.955".split()
 
 
@@ -227,11 +276,23 @@ def test_export(budwood_cli):
     assert last("open_run") == {"path": Path("runs/a"), "base": "b", "force": True}
     given = last("export")
     assert (given["kind"], given["out"], given["force"]) == ("gguf", Path("out"), True)
-    assert "123,456" in result.stdout
+    for part in (
+        "out/lora: lora, rank 8, 210 adapted modules, 123,456 bytes",
+        "  vllm serve [x]",
+        "Padded to rank 8.",
+    ):
+        assert part in result.stdout, part
+    assert ["logits", "equal", "yes", "0", "1e-05", "-"] in [line.split() for line in result.stdout.splitlines()]
 
 
 def test_config_schema_is_json_for_people_too(budwood_cli):
     assert json.loads(budwood_cli("config", "schema").stdout) == {"title": "Recipe", "type": "object"}
+
+
+def test_config_presets_and_show(budwood_cli):
+    assert budwood_cli("config", "presets").stdout.splitlines()[0].split() == "paper As in [the] paper.".split()
+    assert budwood_cli("config", "show", "r.yaml").stdout == "# left to the flags: model\nmethod: gift\nseed: 0\n"
+    assert last("outline") == {"file": "r.yaml"}
 
 
 def test_methods_keep_one_line_a_row_in_a_pipe(budwood_cli):
@@ -239,3 +300,20 @@ def test_methods_keep_one_line_a_row_in_a_pipe(budwood_cli):
     assert len(lines) == 501
     assert lines[0].split() == ["method", "evidence", "tuner", "learns", "keeps", "paper"]
     assert "[φ], ψ" in lines[1] and "merge, export" in lines[1]
+
+
+def test_prepare_passes_everything_on(budwood_cli):
+    words = ["prepare", "smollm2", "taalm", "--corpus", "a.jsonl", "--corpus", "b.jsonl", "-o", "priors/[a]", "-q"]
+    result = budwood_cli(*words, "--set", "stage.steps=5", "--seed", "3", "--resume")
+    assert result.stdout == "priors/[a]\n"
+    given = last("make_prior")
+    corpus = (Path("a.jsonl"), Path("b.jsonl"))
+    assert given["request"] == PriorRequest("smollm2", "taalm", corpus, 3, {"stage.steps": 5})
+    assert (given["out"], given["resume"], given["force"], given["progress"]) == (
+        Path("priors/[a]"),
+        True,
+        False,
+        False,
+    )
+    shown = budwood_cli("prepare", "smollm2", "taalm", "--corpus", "a.jsonl", "-o", "priors/[a]").stdout
+    assert "validation texts" in shown and "--prior 'priors/[a]'" in shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from budwood._request import Request
 from budwood.evidence import Documents, Examples, Instruction
 from tests.cli import library as stand_in
 from tests.cli.conftest import only_object
@@ -13,23 +14,15 @@ from tests.cli.library import last
 def test_plan_passes_every_flag(budwood_cli):
     words = "--examples a --examples b --method gift --tuner lora --recipe r.yaml --set a.b=1 -o runs/x --seed 3"
     assert budwood_cli("plan", "org/name", *words.split()).exit_code == 0
-    assert last("plan") == {
-        "model": "org/name",
-        "evidence": Examples((Path("a"), Path("b"))),
-        "method": "gift",
-        "tuner": "lora",
-        "recipe": Path("r.yaml"),
-        "overrides": {"a.b": 1},
-        "out": Path("runs/x"),
-        "seed": 3,
-    }
+    request = Request("org/name", Examples((Path("a"), Path("b"))), "gift", "lora", 3, Path("r.yaml"), {"a.b": 1})
+    assert last("plan") == {"request": request, "out": Path("runs/x")}
 
 
 def test_plan_needs_no_evidence_but_takes_one_kind_only(budwood_cli):
     assert budwood_cli("plan", "smollm2").exit_code == 0
-    assert last("plan")["evidence"] is None
+    assert last("plan")["request"].evidence is None
     budwood_cli("plan", "smollm2", "--instruction", "Do.", "--example", "a => b")
-    assert last("plan")["evidence"] == Instruction("Do.", (("a", "b"),))
+    assert last("plan")["request"].evidence == Instruction("Do.", (("a", "b"),))
     stand_in.CALLS.clear()
     result = budwood_cli("plan", "smollm2", "--examples", "a", "--repair", "b")
     assert result.exit_code == 2 and "--examples and --repair" in result.stderr
@@ -48,7 +41,7 @@ def test_people_see_figures_exports_and_the_command(budwood_cli):
 
 def test_a_method_that_is_not_built_is_said_plainly(budwood_cli):
     result = budwood_cli("plan", "smollm2", "--documents", "d")
-    assert last("plan")["evidence"] == Documents((Path("d"),))
+    assert last("plan")["request"].evidence == Documents((Path("d"),))
     assert result.exit_code == 0
     assert "does not have it yet" in result.stdout and "until then: write rows" in result.stdout
     assert "command" not in result.stdout

@@ -4,35 +4,15 @@ from __future__ import annotations
 
 import io
 
-import pytest
 from rich.console import Console
 
-from budwood.cli._render import Table, highlighted, next_commands, overview, records, shown
+from budwood.cli._render import Table, highlighted, next_commands, overview, records
 
 
 def printed(part, *, terminal: bool = False) -> str:
     file = io.StringIO()
     Console(file=file, force_terminal=terminal, width=60, markup=False, highlight=False, emoji=False).print(part)
     return file.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (True, "yes"),
-        (False, "no"),
-        (1234567, "1,234,567"),
-        (0.000123456, "0.0001235"),
-        (None, "-"),
-        ("", "-"),
-        ([], "-"),
-        ({}, "-"),
-        (["a", 1000], "a, 1,000"),
-        ("[bold]x", "[bold]x"),
-    ],
-)
-def test_shown(value, text):
-    assert shown(value) == text
 
 
 def test_a_table_is_plain_in_a_pipe_and_ruled_in_a_terminal():

@@ -85,7 +85,7 @@ def test_control_c_is_130(budwood_cli, library):
         (["data", "chekc"], "did you mean 'check'?"),
         (["adapt", "smollm2", "--exmaples", "f"], "did you mean '--examples'?"),
         (["verify", "runs/a", "--protable"], "did you mean '--portable'?"),
-        (["adapt"], "MODEL"),
+        (["export", "runs/a", "--to", "lora"], "--out"),
         (["adapt", "smollm2", "--seed", "one"], "--seed"),
         (["adapt", "smollm2", "--seed"], "--seed"),
         (["verify", "a", "b"], "b"),

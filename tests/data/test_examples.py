@@ -4,9 +4,9 @@ import random
 import pytest
 
 from budwood.data.examples import load_examples, sift
-from budwood.data.problems import Origin
+from budwood.data.problems import LocatedError, Origin
 from budwood.data.render import Encoded, Renderer
-from budwood.data.report import FIRST, DataReport
+from budwood.data.report import FIRST, LISTED, DataReport
 from budwood.data.settings import DataSettings
 from budwood.errors import DataError
 from tests import tiny
@@ -152,3 +152,32 @@ def test_rows_that_were_put_into_a_template_before_are_remarked(tmp_path):
     rows = [*pairs(2), {"prompt": "<|im_start|>user\na<|im_end|>", "completion": "b"}]
     ((reason, where),) = load(write(tmp_path / "a.jsonl", rows)).report.to_dict()["remarks"].items()
     assert "special token" in reason and where["count"] == 1
+
+
+def test_all_problems_of_all_files_are_told_at_once(tmp_path):
+    good = '{"prompt": "a", "completion": "b"}\n'
+    first, held = tmp_path / "a.jsonl", tmp_path / "held.jsonl"
+    first.write_text(good + "broken\n" + '{"prompt": "a", "completion": ""}\n' + '{"prompt": 3, "completion": "b"}\n')
+    held.write_text(good + '{"x": 1}\n')
+    with pytest.raises(DataError) as caught:
+        load(first, evaluation_file=held)
+    lines = caught.value.got.splitlines()
+    assert lines[0] == "4 problems in the data:" and len(lines) == 5
+    for line, place in zip(lines[1:], (f"{first}, line 2", f"{first}, line 3", f"{first}, line 4", f"{held}, line 2")):
+        assert line.strip().startswith(place)
+    assert "the value is the number 3" in lines[3]
+
+
+def test_problems_beyond_the_first_are_counted(tmp_path):
+    (tmp_path / "a.jsonl").write_text("broken\n" * (LISTED + 5))
+    with pytest.raises(DataError) as caught:
+        load(tmp_path / "a.jsonl")
+    lines = caught.value.got.splitlines()
+    assert len(lines) == LISTED + 2 and lines[-1].strip() == "and 5 more"
+
+
+def test_a_single_problem_keeps_its_parts(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"prompt": "a", "completion": "b"}\nbroken\n')
+    with pytest.raises(LocatedError) as caught:
+        load(tmp_path / "a.jsonl")
+    assert caught.value.origin.line == 2 and caught.value.wanted

@@ -1,6 +1,8 @@
 import pickle
 
-from budwood.data.problems import LocatedError, Origin, shorten
+import pytest
+
+from budwood.data.problems import LocatedError, Origin, described, shorten
 
 
 def test_an_error_says_where_and_survives_pickling():
@@ -20,3 +22,19 @@ def test_long_values_are_cut_in_the_middle():
     assert shorten("short") == "'short'"
     cut = shorten("x" * 500 + "end")
     assert len(cut) < 70 and cut.endswith("end'")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "null"),
+        (True, "true"),
+        (3, "the number 3"),
+        (0.5, "the number 0.5"),
+        ("a", "the text 'a'"),
+        ([1], "a list [1]"),
+        ({"a": 1}, "an object {'a': 1}"),
+    ],
+)
+def test_values_are_described_in_plain_words(value, text):
+    assert described(value) == text

@@ -41,7 +41,7 @@ def test_checking_collects_every_problem_of_every_file(tmp_path):
     first.write_text(f'{GOOD}\nbroken\n{{"prompt": "a", "completion": ""}}\n{{"x": 1}}\n')
     third.write_text(GOOD)
     report = check([first, second, third], RENDERER, DataSettings())
-    places = [(problem["file"], problem["line"], problem["field"]) for problem in report.problems]
+    places = [(problem["file"], problem["line"], problem["field"]) for problem in report.to_dict()["problems"]]
     assert places == [
         (str(first), 2, None),
         (str(first), 3, "completion"),
@@ -56,7 +56,16 @@ def test_problems_beyond_the_limit_are_counted(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("broken\n" * 50 + GOOD)
     report = check(path, None, DataSettings())
-    assert (len(report.problems), report.problem_count, report.kept, report.tokens) == (20, 50, 1, 0)
+    assert (len(report.problems), report.problem_count, report.kept) == (20, 50, 1)
+
+
+def test_what_is_not_counted_is_left_out(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(GOOD)
+    without, with_tokens = (check(path, renderer, DataSettings()).to_dict() for renderer in (None, RENDERER))
+    tokens = {"sequences", "tokens", "supervised_tokens", "length_tokens"}
+    assert set(with_tokens) - set(without) == tokens and with_tokens["tokens"] > 0
+    assert not {"train_rows", "evaluation_rows", "overlap"} & set(with_tokens)
 
 
 def test_rows_that_the_template_refuses_are_problems(tmp_path):
@@ -64,14 +73,16 @@ def test_rows_that_the_template_refuses_are_problems(tmp_path):
     talk = [{"role": "assistant", "content": "a"}]
     path.write_text(json.dumps({"messages": talk}) + "\n" + GOOD)
     report = check(path, Renderer(byte_tokenizer(BRACKETS)), DataSettings())
-    assert [(problem["line"], report.kept) for problem in report.problems] == [(1, 1)]
+    assert [(problem["line"], report.kept) for problem in report.to_dict()["problems"]] == [(1, 1)]
     assert not check(path, None, DataSettings()).problems
 
 
 def test_dropping_every_row_is_a_problem(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text(GOOD)
-    (problem,) = check(path, RENDERER, DataSettings(max_length=5)).problems
+    report = check(path, RENDERER, DataSettings(max_length=5)).to_dict()
+    (problem,) = report["problems"]
+    assert "length_tokens" not in report and report["tokens"] == 0
     assert "every row is dropped" in problem["problem"] and "max_length" in problem["problem"]
 
 

@@ -59,7 +59,24 @@ def test_rows_that_cannot_be_used(adapt, tmp_path, name: str):
     rows = tmp_path / "rows.jsonl"
     rows.write_text(content)
     failed(adapt(rows), 2, text)
-    assert not (tmp_path / "run" / "adapter").exists()
+    assert not (tmp_path / "run").exists()
+
+
+def test_all_bad_rows_are_told_and_the_next_try_is_not_hidden(adapt, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(GOOD + "broken\n" + '{"prompt": "b"}\n')
+    for _ in range(2):
+        failed(adapt(rows), 2, "2 problems in the data", "rows.jsonl, line 2", "rows.jsonl, line 3")
+
+
+def test_a_setting_that_fails_late_does_not_hide_the_next_message(adapt, rows):
+    for _ in range(2):
+        failed(adapt(rows, "--set", "tuner.rank=64"), 2, "rank 64 is larger than the width 32")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+def test_a_place_that_cannot_be_written(cli, base, rows):
+    failed(cli("adapt", base, "--examples", rows, "-o", "/proc/x"), 2, "could not make the folder /proc/x")
 
 
 def test_missing_rows(adapt, tmp_path):
@@ -106,9 +123,8 @@ def test_words_that_do_not_exist(cli, adapt, base, rows, tmp_path):
     failed(cli("verify", tmp_path), 2, "adapter")
 
 
-def test_other_kinds_of_evidence_are_not_there_yet(cli, base, rows, tmp_path):
-    for flag in ("--documents", "--repair"):
-        failed(cli("adapt", base, flag, rows, "-o", tmp_path / "run"), 2, flag.removeprefix("--"))
+def test_an_instruction_has_no_method_yet(cli, base, tmp_path):
+    failed(cli("adapt", base, "--instruction", "Do it.", "-o", tmp_path / "run"), 2, "'instruction'")
     assert not (tmp_path / "run").exists()
 
 

@@ -124,7 +124,7 @@ def test_what_a_configuration_asks_for_is_looked_at_before_anything_is_loaded(ch
             load_foreign(tiny.llama(), folder)
     if blocks == "export":
         inspect_adapter(folder).require("load")
-        with pytest.raises(AdapterError, match="merge_and_unload"):
+        with pytest.raises(AdapterError, match="budwood export --to merged"):
             inspect_adapter(folder).require("export")
 
 

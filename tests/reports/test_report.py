@@ -14,7 +14,7 @@ import yaml
 
 from budwood.errors import StorageError, UsageError
 from budwood.reports.files import read_run
-from budwood.reports.report import flat, reproduction, shown, write_report
+from budwood.reports.report import write_report
 from budwood.storage import write_json, write_text
 
 RECIPE = {
@@ -103,7 +103,7 @@ def test_everything_of_a_finished_run_is_on_the_page(tmp_path):
     text = " ".join(Page(found["report"].read_text(encoding="utf-8")).text.split())
     for part in (
         "first", "done", "gift on smollm2", "2.5 → 0.5 nats a token", "147,456", "591,000",
-        f"budwood adapt smollm2 --examples 'my rows.jsonl' --recipe {run}/recipe.yaml -o {run}-again",
+        f"budwood adapt --recipe {run}/recipe.yaml -o {run}-again",
         "lora r=16, same layers 2,442,240 9,768,960", "logits equal ok 0 - n", "verified",
         "dropped.longer than 8.count 1", "a.jsonl, line 3", "training.epochs 3", "packages.torch 2.13.0",
         "fingerprint abc123", "loss, nats a token 2.5 0.5 -2 (-2.5 to -1.5)", "test.jsonl:1 Lima Peru? Lima",
@@ -198,24 +198,6 @@ def test_a_damaged_file_is_named(tmp_path, name, content):
     with pytest.raises(StorageError, match=re.escape(name)):
         write_report(run)
     assert not (run / "report").exists()
-
-
-def test_the_command_of_every_kind_of_evidence(tmp_path):
-    def command(**evidence):
-        recipe = RECIPE | {"evidence": {"paths": [], "text": None, "pairs": []} | evidence}
-        return reproduction(read_run(make_run(tmp_path / "run", recipe=recipe)))
-
-    assert "--documents d --documents e --recipe" in command(kind="documents", paths=["d", "e"])
-    assert "--repair r" in command(kind="repair", paths=["r"])
-    assert "--instruction 'Do it.' --example 'a => b'" in command(
-        kind="instruction", text="Do it.", pairs=[["a", "b"]]
-    )
-
-
-def test_values_are_shown_like_in_the_terminal():
-    shown_ones = [shown(value) for value in (True, 1234, 0.123456, None, [], ["a", 2], "x", {})]
-    assert shown_ones == ["yes", "1,234", "0.1235", "-", "-", "a, 2", "x", "-"]
-    assert list(flat({"a": {"b": 1, "c": {}}, "d": 2})) == [("a.b", 1), ("a.c", {}), ("d", 2)]
 
 
 def test_reports_load_no_torch():

@@ -35,6 +35,23 @@ def test_the_events_have_one_line_a_step(tmp_path):
     assert events[5]["epoch"] == 1.0 and events[1]["keep/nll"] == 2.0
 
 
+def test_a_probe_may_judge_which_adapter_is_the_best(tmp_path):
+    """The figure, not the evaluation loss, decides; patience counts it, too."""
+    figures = iter([9.0, 3.0, 1.0, 2.0, 2.0])
+    model = lora_model()
+    kept = []
+
+    def look(model):
+        kept.append({name: tensor.clone() for name, tensor in trainable_tensors(model).items()})
+        return {"cost": next(figures)}
+
+    changes = dict(probes={"keep": look}, judged_by="keep/cost", evaluate_every=1, patience=2, epochs=2)
+    result = run(tmp_path / "run", model, make_rows(20), **changes)
+    assert (result.best_step, result.best_evaluation_loss) == (2, 1.0)
+    assert (result.steps, result.stopped_early) == (4, True)
+    assert all(torch.equal(tensor, kept[2][name]) for name, tensor in trainable_tensors(model).items())
+
+
 # --- exactness
 
 

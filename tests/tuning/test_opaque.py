@@ -11,6 +11,7 @@ from torch import nn
 import tests.tiny as tiny
 from budwood import GiftConfig
 from budwood.errors import NotSupportedError
+from budwood.tuning import linear
 from budwood.tuning.factors import lora_factors
 from budwood.tuning.opaque import OpaqueWeight
 from budwood.tuning.shared_layer import SharedLayer
@@ -50,6 +51,34 @@ def test_products_equal_those_of_the_weight(kind: str):
     with torch.no_grad():  # the gradient that is needed does not depend on the caller's mode
         torch.testing.assert_close(left @ opaque, left @ weight)
     assert all(parameter.grad is None for parameter in layer.parameters())
+
+
+def in_16_bits_with_a_large_bias() -> nn.Linear:
+    torch.manual_seed(0)
+    layer = nn.Linear(6, 5, dtype=torch.bfloat16)
+    nn.init.constant_(layer.bias, 300.0)
+    return layer
+
+
+def test_a_large_bias_leaves_no_rounding_in_16_bits():
+    layer = in_16_bits_with_a_large_bias()
+    assert torch.equal(OpaqueWeight(layer, 6) @ torch.eye(6), layer.weight.float())
+    assert torch.equal(torch.eye(5) @ OpaqueWeight(layer, 6), layer.weight.float())
+    assert torch.equal(layer.bias, torch.full((5,), 300.0, dtype=torch.bfloat16))
+
+
+def test_the_bias_is_put_back_after_an_error():
+    layer = in_16_bits_with_a_large_bias()
+    with pytest.raises(RuntimeError):
+        OpaqueWeight(layer, 6) @ torch.eye(7)
+    assert torch.equal(layer.bias, torch.full((5,), 300.0, dtype=torch.bfloat16))
+
+
+@pytest.mark.filterwarnings("ignore:Unsupported layer type:UserWarning")  # PEFT's list of layers lacks ours
+def test_the_weight_of_a_layer_that_hides_it(monkeypatch):
+    layer, weight = made("packed")
+    monkeypatch.setattr(linear, "_backend", lambda module: ForwardOnlyQuantizationBackend("gptq"))
+    torch.testing.assert_close(linear.effective_weight(layer), weight)
 
 
 def test_a_layer_without_a_gradient_is_refused():

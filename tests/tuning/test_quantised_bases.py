@@ -63,6 +63,15 @@ def _bytes(value: torch.Tensor) -> bytes:
     return value.detach().contiguous().view(torch.uint8).numpy().tobytes()
 
 
+def test_the_bytes_of_a_base_show_a_change_of_one_code(reference):
+    plain = base(reference)
+    before = frozen_bytes(plain)
+    weight = plain.model.layers[0].self_attn.q_proj.weight
+    codes = getattr(weight, "qdata", weight.data)
+    codes.view(-1)[0] += 1
+    assert frozen_bytes(plain) != before
+
+
 @pytest.fixture(scope="module", params=folders.MAKERS)
 def reference(request, tmp_path_factory) -> str:
     return folders.made(request.param, tmp_path_factory.mktemp("quantised") / "base")

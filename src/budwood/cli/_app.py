@@ -10,6 +10,7 @@ from budwood import __version__
 from budwood.cli import (
     adapt,
     chat,
+    compress,
     config,
     data,
     demo,
@@ -19,6 +20,7 @@ from budwood.cli import (
     generate,
     methods,
     plan,
+    prepare,
     report,
     verify,
 )
@@ -52,7 +54,7 @@ def _group(name: str, purpose: str) -> typer.Typer:
 
 
 data_app = _group("data", "Look at rows as training would see them.")
-config_app = _group("config", "The recipe and its schema.")
+config_app = _group("config", "Recipes: their schema, the presets, what they come to.")
 
 app.command("demo")(command(demo.demo))
 app.command("doctor")(command(doctor.doctor))
@@ -61,10 +63,14 @@ data_app.command("check")(command(data.check))
 data_app.command("show")(command(data.show))
 app.command("plan")(command(plan.plan))
 app.command("adapt")(command(adapt.adapt))
+app.command("prepare")(command(prepare.prepare))
 app.command("eval")(command(eval.evaluate))
 app.command("generate")(command(generate.generate))
 app.command("chat")(command(chat.chat))
 app.command("verify")(command(verify.verify))
 app.command("export")(command(export.export))
+app.command("compress")(command(compress.compress))
 app.command("report")(command(report.report))
 config_app.command("schema")(command(config.schema))
+config_app.command("presets")(command(config.presets))
+config_app.command("show")(command(config.show))

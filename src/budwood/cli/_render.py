@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from budwood._texts import flat, shown
 
 if TYPE_CHECKING:  # rich is loaded when something is shown, not for `--help`
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -37,37 +39,16 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def shown(value: Any) -> str:
-    """Return `value` as a table shows it: four significant digits, thousands apart, `-` for nothing."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(shown, value)) or "-"
-    return "-" if value in (None, "", {}) else str(value)
-
-
 def overview(values: Mapping[str, Any]) -> list[Table | str]:
     """Return a nested mapping as a table of dotted names and values; then each list of mappings as its own table."""
-    flat = list(_flat(values, ""))
-    lists = [(name, value) for name, value in flat if _is_records(value)]
-    plain = Table(("", ""), [(name, value) for name, value in flat if not _is_records(value)])
+    leaves = list(flat(values))
+    lists = [(name, value) for name, value in leaves if _is_records(value)]
+    plain = Table(("", ""), [(name, value) for name, value in leaves if not _is_records(value)])
     return [plain, *(part for name, rows in lists for part in (f"\n{name}:", records(rows)))]
 
 
 def _is_records(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
-
-
-def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def records(rows: Sequence[Mapping[str, Any]]) -> Table:

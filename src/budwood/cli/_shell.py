@@ -28,7 +28,7 @@ from budwood.errors import BudwoodError, InterruptedRunError, UsageError, neares
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes, only errors.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the result: its path, or the answer on a line.")]
 
 # Wide enough that a table in a pipe keeps one line a row.
 PIPE_WIDTH = 10_000
@@ -42,11 +42,13 @@ class Answer:
         value: the object that `--json` prints.
         body: what people see instead, in order: texts and rich renderables.
         exit_code: of the process; 0 unless the answer itself is bad news.
+        brief: what `-q` prints in place of the body: the path or the answer, on one line; None prints the body.
     """
 
     value: dict[str, Any]
     body: Sequence[RenderableType]
     exit_code: int = 0
+    brief: str | None = None
 
 
 class InternalError(BudwoodError):
@@ -78,11 +80,11 @@ def command(function: Callable[..., Answer]) -> Callable[..., int]:
     @functools.wraps(function)
     def run(**values: Any) -> int:
         try:
-            with _answer_only(), _logs(values["quiet"], values["verbose"]):
+            with answer_only(), _logs(values["quiet"], values["verbose"]):
                 answer = function(**{name: values[name] for name in own})
         except KeyboardInterrupt as error:
             raise InterruptedRunError("interrupted") from error
-        _show(answer, values["as_json"])
+        _show(answer, values["as_json"], values["quiet"])
         return answer.exit_code
 
     everything = [*own.values(), *(flag for name, flag in SHARED.items() if name not in own)]
@@ -91,7 +93,7 @@ def command(function: Callable[..., Answer]) -> Callable[..., int]:
 
 
 @contextlib.contextmanager
-def _answer_only() -> Iterator[None]:
+def answer_only() -> Iterator[None]:
     """Send to standard error what this process and its children print to standard output."""
     sys.stdout.flush()
     standard_output = os.dup(1)
@@ -124,15 +126,16 @@ def _logs(quiet: bool, verbose: int) -> Iterator[None]:
         ours.setLevel(before[1])
 
 
-def _show(answer: Answer, as_json: bool) -> None:
+def _show(answer: Answer, as_json: bool, quiet: bool) -> None:
     if as_json:
         _print_json(answer.value)
         return
+    body = [answer.brief] if quiet and answer.brief is not None else answer.body
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else PIPE_WIDTH
     console = Console(file=sys.stdout, width=width, markup=False, highlight=False, emoji=False)
-    for part in answer.body:
+    for part in body:
         console.print(part, soft_wrap=isinstance(part, str))
 
 

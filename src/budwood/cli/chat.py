@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from budwood.cli._flags import Base, ForceBase, RunPath
-from budwood.cli._shell import Answer, Quiet, _answer_only
+from budwood.cli._shell import Answer, Quiet, answer_only
 from budwood.errors import DataError, InterruptedRunError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _turns(conversation: Conversation) -> Iterator[dict[str, Any]]:
         if line.strip() == "/exit":
             return
         try:
-            with _answer_only():
+            with answer_only():
                 turn = _turn(conversation, line.strip(), lambda piece: None)
         except KeyboardInterrupt as error:
             raise InterruptedRunError("interrupted") from error

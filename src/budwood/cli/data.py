@@ -35,7 +35,11 @@ def check(
     from budwood import _inspect
 
     found = _inspect.check_data(files, model=model, overrides=parse_settings(settings))
-    return Answer(found, overview(found), DataError.exit_code if found["problem_count"] else 0)
+    body: list[RenderableType] = [*overview(found)]
+    if model is None:
+        body.append("\ngive --model to count tokens and to check the rows as the model will see them")
+    brief = f"{found['rows']} rows, {found['problem_count']} problems"
+    return Answer(found, body, DataError.exit_code if found["problem_count"] else 0, brief)
 
 
 def show(

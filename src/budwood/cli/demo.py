@@ -70,6 +70,7 @@ def demo(
             _after(run.path, test, folder),
         ],
         exit_code(report),
+        str(run.path),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from budwood._texts import shown
 from budwood.cli._flags import Base, ForceBase, RunPath
 from budwood.cli._render import Table
 from budwood.cli._shell import Answer, Quiet
@@ -29,7 +30,9 @@ def evaluate(
     from budwood import _inspect
 
     found = _inspect.evaluate(run, rows=rows, base=base, limit=limit, force=force, progress=not quiet)
-    return Answer(found, [beside(found)])
+    base, adapted = found["base"], found["adapted"]
+    brief = ", ".join(f"{name} {shown(adapted[name])} (base {shown(base[name])})" for name in adapted)
+    return Answer(found, [beside(found)], brief=brief)
 
 
 def beside(found: dict[str, Any]) -> Table:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from textwrap import indent
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from budwood.cli._flags import Base, RunPath
-from budwood.cli._render import overview
 from budwood.cli._shell import Answer
+from budwood.cli.verify import checks
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 def export(
     run: RunPath,
-    to: Annotated[str, typer.Option("--to", metavar="lora|gguf|merged", help="The form to write.")],
+    to: Annotated[str, typer.Option("--to", metavar="lora|gguf|merged|prompts", help="The form to write.")],
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="OUT", help="The folder to write; for gguf a file, x.gguf.")
     ],
@@ -31,7 +35,7 @@ def export(
         bool, typer.Option("--force", help="Replace OUT; take another base than the trained one.")
     ] = False,
 ) -> Answer:
-    """Write a LoRA for PEFT and vLLM or for llama.cpp, or merge it.
+    """Write a LoRA for PEFT and vLLM or for llama.cpp, merge it, or write soft prompts.
 
     \b
     Example:
@@ -40,4 +44,11 @@ def export(
     from budwood.run import open_run
 
     found = open_run(run, base=base, force=force).export(to, out, dtype=dtype, force=force).to_dict()
-    return Answer(found, overview(found))
+    return Answer(found, _body(found), brief=str(found["folder"]))
+
+
+def _body(found: dict[str, Any]) -> list[RenderableType]:
+    rank = f"rank {found['rank']}, " if found["rank"] is not None else ""
+    head = f"{found['folder']}: {found['kind']}, {rank}{found['modules']} adapted modules, {found['bytes']:,} bytes\n"
+    lines = [f"\n{consumer}:\n{indent(text, '  ')}" for consumer, text in found["serve_lines"].items()]
+    return [head, checks(found), *(f"\n{note}" for note in found["notes"]), *lines]

@@ -18,4 +18,5 @@ def methods() -> Answer:
     from budwood import _inspect
 
     rows = _inspect.methods_table()
-    return Answer({"methods": rows}, [Table(COLUMNS, [[row[name] for name in COLUMNS] for row in rows])])
+    table = Table(COLUMNS, [[row[name] for name in COLUMNS] for row in rows])
+    return Answer({"methods": rows}, [table], brief="\n".join(row["method"] for row in rows))

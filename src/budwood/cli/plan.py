@@ -7,39 +7,41 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from budwood.cli._flags import Model, Settings, parse_settings
+from budwood.cli._flags import (
+    ExampleRows,
+    MethodName,
+    Model,
+    Pairs,
+    Plain,
+    RecipeFile,
+    Seed,
+    Settings,
+    Task,
+    Texts,
+    TunerName,
+    parse_evidence,
+    parse_settings,
+)
 from budwood.cli._render import Table, records
 from budwood.cli._shell import Answer
-from budwood.cli.adapt import _evidence
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
 def plan(
-    model: Model,
-    examples: Annotated[
-        list[Path] | None, typer.Option("--examples", metavar="FILE", help="Labelled rows. Repeatable.")
-    ] = None,
-    documents: Annotated[
-        list[Path] | None, typer.Option("--documents", metavar="FILE|DIR", help="Text with new facts. Repeatable.")
-    ] = None,
-    instruction: Annotated[
-        str | None, typer.Option("--instruction", metavar="TEXT|@FILE", help="The task in words.")
-    ] = None,
-    repair: Annotated[
-        list[Path] | None,
-        typer.Option("--repair", metavar="FILE", help="Plain text for a compressed model. Repeatable."),
-    ] = None,
-    example: Annotated[
-        list[str] | None, typer.Option("--example", metavar="'IN => OUT'", help="Goes with --instruction. Repeatable.")
-    ] = None,
-    method: Annotated[str | None, typer.Option(metavar="M", help="Without it, one is recommended.")] = None,
-    tuner: Annotated[str | None, typer.Option(metavar="T", help="Where the new parameters live.")] = None,
-    recipe: Annotated[Path | None, typer.Option(metavar="FILE", help="A recipe in YAML; flags override it.")] = None,
+    model: Model = None,
+    examples: ExampleRows = None,
+    documents: Texts = None,
+    instruction: Task = None,
+    repair: Plain = None,
+    example: Pairs = None,
+    method: MethodName = None,
+    tuner: TunerName = None,
+    recipe: RecipeFile = None,
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="RUN", help="The folder to plan for.")] = None,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Of the run.")] = None,
+    seed: Seed = None,
 ) -> Answer:
     """Show parameters, memory, steps and exports; recommend a method.
 
@@ -48,19 +50,12 @@ def plan(
       budwood plan smollm2 --examples rows.jsonl
     """
     from budwood import _plan
+    from budwood._request import Request
 
-    given = (examples, documents, instruction, repair, example)
-    found = _plan.plan(
-        model,
-        _evidence(*given) if any(value is not None for value in given) else None,
-        method=method,
-        tuner=tuner,
-        recipe=recipe,
-        overrides=parse_settings(settings),
-        out=out,
-        seed=seed,
-    )
-    return Answer(found, _body(found))
+    evidence = parse_evidence(examples, documents, instruction, repair, example)
+    request = Request(model, evidence, method, tuner, seed, recipe, parse_settings(settings))
+    found = _plan.plan(request, out=out)
+    return Answer(found, _body(found), brief=found["command"] or found["method"]["why"])
 
 
 def _body(found: dict[str, Any]) -> list[RenderableType]:
@@ -84,7 +79,7 @@ def _figures(found: dict[str, Any]) -> Table:
     time = seconds["why"] if seconds["estimate"] is None else f"about {seconds['estimate']:,} s ({seconds['why']})"
     parts = ", ".join(f"{name} {memory[name]:,}" for name in ("base", "adapter", "activations", "logits"))
     rows = [
-        ("trained parameters", found["trainable_parameters"]),
+        ("trained parameters", found["trainable_params"]),
         *((f"  beside {row['adapter']}", row["parameters"]) for row in (found["comparison"] or ())[1:]),
         ("adapter file", f"about {found['adapter_bytes']:,} bytes"),
         ("memory", f"about {memory['total']:,} MiB ({parts})"),

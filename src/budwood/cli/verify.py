@@ -29,7 +29,7 @@ def verify(
     from budwood.run import open_run
 
     report = open_run(run, base=base, force=force).verify(portable=portable).to_dict()
-    return Answer(report, [checks(report), verdict(report)], exit_code(report))
+    return Answer(report, [checks(report), verdict(report)], exit_code(report), verdict(report))
 
 
 def checks(report: dict[str, Any]) -> Any:

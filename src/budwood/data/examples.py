@@ -11,12 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from budwood.data.problems import LocatedError, or_raise
+from budwood.data.problems import LocatedError
 from budwood.data.render import Encoded, Renderer
 from budwood.data.report import DataReport
-from budwood.data.rows import Row, read_rows
+from budwood.data.rows import Row, scan_rows
 from budwood.data.settings import DataSettings
-from budwood.errors import DataError
 
 Paths = str | Path | Iterable[str | Path]
 BATCH = 256  # rows that are tokenised together
@@ -52,13 +51,17 @@ def load_examples(paths: Paths, renderer: Renderer, settings: DataSettings, *, s
         seed: of the split. The side of a row depends on the seed, its prompt and the other prompts, not on order.
 
     Raises:
-        DataError: a file or a row cannot be used, a row has no supervised token, or no row is left.
+        DataError: a file or a row cannot be used, a row has no supervised token, or no row is left. All is read first,
+            so that the error lists everything that is wrong.
     """
     report = DataReport()
-    rows = [row for path in as_paths(paths) for row in read_rows(path)]
+    rows = list(good_rows(paths, report))
     kept = _kept(rows, 0, renderer, settings, report)
-    if settings.evaluation_file is not None:
-        train, held = kept, _evaluation_file(settings.evaluation_file, rows, renderer, settings, report)
+    beside = settings.evaluation_file
+    held = _kept_beside(beside, rows, renderer, settings, report) if beside is not None else []
+    report.require_good()
+    if beside is not None:
+        train = kept
         asked = {prompt_key(rows[one[0].row_index]) for one in held}
         report.overlap = sum(prompt_key(rows[one[0].row_index]) in asked for one in train)
     else:
@@ -78,7 +81,7 @@ def sift(row: Row, sequences: list[Encoded], renderer: Renderer, settings: DataS
     """Count a rendered row, and return whether it is kept.
 
     Raises:
-        DataError: no token of it is supervised.
+        LocatedError: no token of it is supervised.
     """
     longest = max(len(one.input_ids) for one in sequences)
     if any(one.supervised == 0 for one in sequences):
@@ -96,36 +99,61 @@ def sift(row: Row, sequences: list[Encoded], renderer: Renderer, settings: DataS
     return True
 
 
+def good_rows(paths: Paths, report: DataReport) -> Iterator[Row]:
+    """Yield the good rows of all files; enter the bad ones, and go on with the next file after a broken one."""
+    for path in as_paths(paths):
+        try:
+            for found in scan_rows(path):
+                if isinstance(found, LocatedError):
+                    report.rows += 1
+                    report.problem(found)
+                else:
+                    yield found
+        except LocatedError as error:
+            report.problem(error)
+
+
+def render_kept(
+    rows: Sequence[Row], first_index: int, renderer: Renderer, settings: DataSettings, report: DataReport
+) -> Iterator[list[Encoded]]:
+    """Render a batch of rows, and yield the sequences of each that is kept; enter the rows that cannot be used."""
+    for row, sequences in zip(rows, renderer.encode_rows(rows, first_index)):
+        report.read(row)
+        try:
+            if isinstance(sequences, LocatedError):
+                raise sequences
+            if sift(row, sequences, renderer, settings, report):
+                yield sequences
+        except LocatedError as error:
+            report.problem(error)
+
+
 def _kept(
     rows: Sequence[Row], first_index: int, renderer: Renderer, settings: DataSettings, report: DataReport
 ) -> list[list[Encoded]]:
-    """Render rows and return the sequences of each that is kept."""
-    kept = []
-    for row, sequences in zip(rows, _rendered(rows, first_index, renderer)):
-        report.read(row)
-        if sift(row, sequences, renderer, settings, report):
-            kept.append(sequences)
-    if not kept:
-        raise _none_left(rows, report)
+    """Return the sequences of each row that is kept; it is a problem where none is."""
+    before = report.problem_count
+    kept = [
+        sequences
+        for start in range(0, len(rows), BATCH)
+        for sequences in render_kept(rows[start : start + BATCH], first_index + start, renderer, settings, report)
+    ]
+    if rows and not kept and report.problem_count == before:
+        report.problem(_none_left(rows, report))
     return kept
 
 
-def _rendered(rows: Sequence[Row], first_index: int, renderer: Renderer) -> Iterator[list[Encoded]]:
-    for start in range(0, len(rows), BATCH):
-        yield from or_raise(renderer.encode_rows(rows[start : start + BATCH], first_index + start))
-
-
-def _none_left(rows: Sequence[Row], report: DataReport) -> DataError:
+def _none_left(rows: Sequence[Row], report: DataReport) -> LocatedError:
     reasons = "; ".join(f"{reason}: {where.count}, first {where.first[0]}" for reason, where in report.dropped.items())
     problem = f"none of {len(rows)} rows can be used: {reasons}"
-    return DataError(problem, action="raise max_length, or shorten the rows")
+    return LocatedError(problem, action="raise max_length, or shorten the rows")
 
 
-def _evaluation_file(
+def _kept_beside(
     path: Path, rows: list[Row], renderer: Renderer, settings: DataSettings, report: DataReport
 ) -> list[list[Encoded]]:
     """Read the rows to evaluate on, and append them to `rows`."""
-    first, held = len(rows), list(read_rows(path))
+    first, held = len(rows), list(good_rows(path, report))
     rows += held
     return _kept(held, first, renderer, settings, report)
 

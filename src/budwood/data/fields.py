@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from budwood.data.files import Record
-from budwood.data.problems import LocatedError, shorten
+from budwood.data.problems import LocatedError, described, shorten
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Fields:
 
     def as_text(self, value: Any, field: str) -> str:
         if not isinstance(value, str):
-            self.refuse(field, f"the value is {type(value).__name__} {shorten(value)}", "text (a string)")
+            self.refuse(field, f"the value is {described(value)}", "text (a string)")
         try:
             value.encode()
         except UnicodeEncodeError:
@@ -42,7 +42,7 @@ class Fields:
 
     def as_list(self, value: Any, field: str, of: str) -> list[Any]:
         if not isinstance(value, list) or not value:
-            found = "an empty list" if value == [] else f"{type(value).__name__} {shorten(value)}"
+            found = "an empty list" if value == [] else described(value)
             self.refuse(field, f"the value is {found}", f"a list of {of}, with at least one")
         return value
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from budwood.data import saved
-from budwood.data.problems import EXAMPLE, LocatedError, Origin, or_raise, shorten
+from budwood.data.problems import EXAMPLE, LocatedError, Origin, described, or_raise, shorten
 from budwood.errors import nearest
 
 _LINES_WANTED = f"one JSON object on each line, such as {EXAMPLE}"
@@ -58,10 +58,9 @@ def scan_records(path: str | Path) -> Iterator[Record | LocatedError]:
     """As `read_records`, but a bad line is yielded as its error, and reading goes on after it."""
     path = Path(path)
     reader = _READERS.get(path.suffix.lower())
+    require_readable(path)
     if not path.exists():
-        if reader is None and saved.is_hub_id(path):
-            return _guarded(_numbered(saved.cached_rows(path), path), path)
-        raise LocatedError("there is no such file", action="check the path", origin=Origin(str(path)))
+        return _guarded(_numbered(saved.cached_rows(path), path), path)
     if path.is_dir():
         if saved.is_saved(path):
             return _guarded(_numbered(saved.saved_rows(path), path), path)
@@ -71,6 +70,16 @@ def scan_records(path: str | Path) -> Iterator[Record | LocatedError]:
         problem = f"files that end in {path.suffix!r} cannot be read" if path.suffix else "the file has no suffix"
         raise LocatedError(problem, wanted=nearest(path.suffix.lower(), _READERS), origin=Origin(str(path)))
     return _guarded(reader(path), path)
+
+
+def require_readable(path: Path) -> None:
+    """Refuse a path where nothing is, unless it reads as a hub dataset, which may be in a cache.
+
+    Raises:
+        LocatedError: there is nothing.
+    """
+    if not path.exists() and (path.suffix.lower() in _READERS or not saved.is_hub_id(path)):
+        raise LocatedError("there is no such file", action="check the path", origin=Origin(str(path)))
 
 
 def _numbered(rows: Iterable[dict[str, Any]], path: Path) -> Iterator[Record]:
@@ -119,7 +128,7 @@ def _json_line(line: str, origin: Origin) -> Record | LocatedError:
 def _record(value: Any, origin: Origin) -> Record | LocatedError:
     if isinstance(value, dict):
         return Record(value, origin)
-    problem = f"a row is {type(value).__name__} {shorten(value)}, not an object"
+    problem = f"a row is {described(value)}, not an object"
     action = "give the file the suffix .json if it is one JSON list" if isinstance(value, list) else ""
     return LocatedError(problem, wanted=f"an object such as {EXAMPLE}", action=action, origin=origin)
 
@@ -147,7 +156,7 @@ def _list_in(value: Any, origin: Origin) -> list[Any]:
         lists = {name: part for name, part in value.items() if isinstance(part, list)}
     if len(lists) == 1:
         return next(iter(lists.values()))
-    found = f"an object with {len(lists)} lists" if isinstance(value, dict) else type(value).__name__
+    found = f"an object with {len(lists)} lists" if isinstance(value, dict) else described(value)
     wanted = f"a list such as [{EXAMPLE}], or an object with one list"
     raise LocatedError(f"the file holds {found}", wanted=wanted, origin=origin)
 

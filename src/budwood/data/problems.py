@@ -82,6 +82,15 @@ def or_raise(found: Iterable[Found | LocatedError]) -> Iterator[Found]:
         yield one
 
 
+def described(value: object) -> str:
+    """Return a value of JSON or YAML for a message, with its kind in plain words: `the number 3`, `a list [1, 2]`."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    kinds = {str: "the text", int: "the number", float: "the number", list: "a list", dict: "an object"}
+    kind = next((words for known, words in kinds.items() if isinstance(value, known)), "")
+    return f"{kind} {shorten(value)}".strip()
+
+
 def shorten(value: object, limit: int = 60) -> str:
     """Return `repr(value)`, cut in the middle to about `limit` characters, for a message."""
     text = repr(value)

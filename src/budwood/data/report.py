@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from budwood.data.problems import LocatedError, Origin
 from budwood.data.rows import Message, Row
+from budwood.errors import DataError
 
 if TYPE_CHECKING:
     from budwood.data.render import Encoded
 
 FIRST = 5  # so many origins are kept for each reason
+LISTED = 20  # so many problems are listed; all are counted
 
 
 @dataclass(slots=True)
@@ -48,10 +50,11 @@ class DataReport:
         lengths: tokens of each kept sequence.
         duplicates: rows whose messages stood in an earlier row.
         shapes, roles: how many rows of each shape, messages of each role.
-        train_rows, evaluation_rows: rows on either side of the split.
-        overlap: training rows whose prompt is also in the evaluation file, where there is one.
-        problems: what is wrong, as `{file, line, field, problem}`; the first ones, in `check` only.
+        train_rows, evaluation_rows: rows on either side of the split; None where nothing was split.
+        overlap: training rows whose prompt is also in the evaluation file; None where there is no such file.
+        problems: what is wrong; the first ones.
         problem_count: how many there are.
+        rendered: whether rows became tokens; without a tokenizer there is nothing to count of sequences and tokens.
     """
 
     rows: int = 0
@@ -65,11 +68,12 @@ class DataReport:
     duplicates: int = 0
     shapes: Counter[str] = field(default_factory=Counter)
     roles: Counter[str] = field(default_factory=Counter)
-    train_rows: int = 0
-    evaluation_rows: int = 0
-    overlap: int = 0
-    problems: list[dict[str, Any]] = field(default_factory=list)
+    train_rows: int | None = None
+    evaluation_rows: int | None = None
+    overlap: int | None = None
+    problems: list[LocatedError] = field(default_factory=list)
     problem_count: int = 0
+    rendered: bool = True
     _seen: set[tuple[Message, ...]] = field(default_factory=set, repr=False)
 
     def read(self, row: Row) -> None:
@@ -96,34 +100,59 @@ class DataReport:
         self.tokens += sum(len(one.input_ids) for one in sequences)
         self.supervised_tokens += sum(one.supervised for one in sequences)
 
-    def problem(self, error: LocatedError, limit: int) -> None:
-        """Count a problem; list it if there are fewer than `limit`."""
+    def problem(self, error: LocatedError) -> None:
+        """Count a problem; list it if it is one of the first."""
         self.problem_count += 1
-        if len(self.problems) < limit:
-            self.problems.append(error.located())
+        if len(self.problems) < LISTED:
+            self.problems.append(error)
+
+    def require_good(self) -> None:
+        """Raise what is wrong, if anything is: a single problem as it is, several as one error that lists them.
+
+        Raises:
+            DataError: there are problems.
+        """
+        if self.problem_count == 1:
+            raise self.problems[0]
+        if self.problem_count:
+            rest = self.problem_count - len(self.problems)
+            lines = [f"{self.problem_count} problems in the data:", *(problem.got for problem in self.problems)]
+            raise DataError(
+                "\n  ".join(lines + [f"and {rest} more"] * (rest > 0)),
+                action="correct these rows; `budwood data check` says of each what was wanted",
+            )
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as `--json` prints it; lengths in tokens, 0 where nothing was kept."""
-        lengths = self.lengths or [0]
+        """The report as `--json` prints it, without what was not counted; lengths are in tokens."""
         return {
             "rows": self.rows,
             "kept": self.kept,
             "dropped": {reason: where.to_dict() for reason, where in self.dropped.items()},
             "remarks": {reason: where.to_dict() for reason, where in self.remarks.items()},
-            "sequences": self.sequences,
-            "tokens": self.tokens,
-            "supervised_tokens": self.supervised_tokens,
-            "length_tokens": {
-                "min": min(lengths),
-                "median": statistics.median_low(lengths),
-                "max": max(lengths),
-            },
+            **(self._tokens() if self.rendered else {}),
             "duplicates": self.duplicates,
             "shapes": dict(self.shapes),
             "roles": dict(self.roles),
+            **{name: value for name, value in self._split().items() if value is not None},
+            "problems": [problem.located() for problem in self.problems],
+            "problem_count": self.problem_count,
+        }
+
+    def _tokens(self) -> dict[str, Any]:
+        return {
+            "sequences": self.sequences,
+            "tokens": self.tokens,
+            "supervised_tokens": self.supervised_tokens,
+            **({"length_tokens": _spread(self.lengths)} if self.lengths else {}),
+        }
+
+    def _split(self) -> dict[str, int | None]:
+        return {
             "train_rows": self.train_rows,
             "evaluation_rows": self.evaluation_rows,
             "overlap": self.overlap,
-            "problems": self.problems,
-            "problem_count": self.problem_count,
         }
+
+
+def _spread(lengths: list[int]) -> dict[str, int]:
+    return {"min": min(lengths), "median": statistics.median_low(lengths), "max": max(lengths)}

@@ -20,7 +20,7 @@ from typing import Any
 
 from budwood.data.fields import Fields, listed
 from budwood.data.files import Record, scan_records
-from budwood.data.problems import LocatedError, Origin, or_raise, shorten
+from budwood.data.problems import LocatedError, Origin, described, or_raise
 from budwood.errors import nearest
 
 ROLES = ("system", "user", "assistant")
@@ -173,7 +173,7 @@ def _conversation(fields: Fields, keys: _Keys) -> Content:
 
 def _factor(fields: Fields, turn: Any, field: str, keys: _Keys) -> float:
     if not isinstance(turn, dict):
-        fields.refuse(field, f"the value is {type(turn).__name__} {shorten(turn)}", keys.turn)
+        fields.refuse(field, f"the value is {described(turn)}", keys.turn)
     return fields.as_weight(turn.get("weight"), f"{field}.weight")
 
 

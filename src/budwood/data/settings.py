@@ -11,7 +11,12 @@ Template = Literal["auto", "chat", "plain"]
 
 
 class DataSettings(BaseModel):
-    """How rows become batches, and which rows are held out."""
+    """How rows become batches, and which rows are held out.
+
+    Rows are never packed behind one another. Packed rows read each other unless every attention implementation of
+    every model masks them apart, which cannot be promised; rows of similar length share a batch instead, so little is
+    padded.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

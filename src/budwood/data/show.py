@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
-from budwood.data.examples import BATCH, Paths, as_paths, sift
+from budwood.data.examples import BATCH, Paths, as_paths, good_rows, render_kept
 from budwood.data.problems import LocatedError, Origin
 from budwood.data.render import UNTRAINED, Encoded, Renderer
 from budwood.data.report import DataReport
-from budwood.data.rows import Row, read_rows, scan_rows
+from budwood.data.rows import Row, read_rows
 from budwood.data.settings import DataSettings
 from budwood.errors import UsageError
 
@@ -89,55 +89,29 @@ def _piece(renderer: Renderer, token: int) -> str:
     return text if text and "\ufffd" not in text else str(renderer.tokenizer.convert_ids_to_tokens(token))
 
 
-def check(paths: Paths, renderer: Renderer | None, settings: DataSettings, *, limit: int = 20) -> DataReport:
+def check(paths: Paths, renderer: Renderer | None, settings: DataSettings) -> DataReport:
     """Read everything and collect what is wrong, without stopping at the first problem.
 
     Args:
         paths: one file or several.
         renderer: how rows become ids; None checks the rows only, and counts no tokens.
         settings: the longest row.
-        limit: so many problems are listed; all are counted.
     """
-    report = DataReport()
-    for rows in _batches(_everything(paths, report, limit)):
+    report = DataReport(rendered=renderer is not None)
+    for rows in _batches(good_rows(paths, report)):
+        if renderer is not None:
+            for _ in render_kept(rows, 0, renderer, settings, report):
+                pass  # it is counted, and not needed any more
+            continue
         for row in rows:
             report.read(row)
-        if renderer is None:
-            report.kept += len(rows)
-        else:
-            _check_rendered(rows, renderer, settings, report, limit)
+        report.kept += len(rows)
     if report.rows and not report.kept and not report.problem_count:
         reasons = ", ".join(report.dropped)
-        report.problem(LocatedError(f"every row is dropped: {reasons}", action="raise max_length"), limit)
+        report.problem(LocatedError(f"every row is dropped: {reasons}", action="raise max_length"))
     return report
-
-
-def _everything(paths: Paths, report: DataReport, limit: int) -> Iterator[Row]:
-    """Yield the good rows of all files; count the bad ones, and go on with the next file after a broken one."""
-    for path in as_paths(paths):
-        try:
-            for found in scan_rows(path):
-                if isinstance(found, LocatedError):
-                    report.rows += 1
-                    report.problem(found, limit)
-                else:
-                    yield found
-        except LocatedError as error:
-            report.problem(error, limit)
 
 
 def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
     while batch := list(islice(rows, BATCH)):
         yield batch
-
-
-def _check_rendered(
-    rows: list[Row], renderer: Renderer, settings: DataSettings, report: DataReport, limit: int
-) -> None:
-    for row, sequences in zip(rows, renderer.encode_rows(rows)):
-        try:
-            if isinstance(sequences, LocatedError):
-                raise sequences
-            sift(row, sequences, renderer, settings, report)
-        except LocatedError as error:
-            report.problem(error, limit)

@@ -24,7 +24,7 @@ from budwood.evals.generation import generate as generate_texts
 from budwood.evals.likelihood import Likelihood, likelihoods
 from budwood.evals.metrics import exact_match, rouge_l
 from budwood.evals.results import Comparison, EvalResult, RowRecord, compare_results, means_of, task_means
-from budwood.tuning.soft_prompts import refuse_soft_prompt
+from budwood.tuning.soft_prompts import Prompted, refuse_soft_prompt
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -68,7 +68,7 @@ def evaluate_rows(
 
 
 def with_base(
-    model: PeftModel,
+    model: PeftModel | Prompted,
     rows: Sequence[Row],
     renderer: Renderer,
     *,
@@ -96,11 +96,14 @@ def with_base(
 
 
 @contextlib.contextmanager
-def base_of(model: PeftModel) -> Iterator[nn.Module]:
+def base_of(model: PeftModel | Prompted) -> Iterator[nn.Module]:
     """Yield a model that computes what the base alone would; `model` is as before afterwards.
 
     PEFT makes every active adapter trainable when it enables it again, so the flags are put back.
     """
+    if isinstance(model, Prompted):
+        yield model.model
+        return
     if model.active_peft_config.is_prompt_learning:
         yield model.get_base_model()
         return

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from budwood.data.collate import Collator
 from budwood.data.render import Encoded
 from budwood.evals._running import BatchSize, Progress, device_of, evaluating, make_batches
-from budwood.training.loss import target_logits
+from budwood.training.loss import IGNORED, Batch, Targets, find_targets, target_logits
+from budwood.tuning.soft_prompts import Choice, Prompted
 
 BATCH_TOKENS = {"cpu": 1024, "cuda": 16384}  # padded tokens a batch; more gained nothing on a CPU
 HEAD_ROWS = 256  # rows of logits turned into fp32 probabilities at a time: bounds memory, not the result
@@ -60,6 +61,7 @@ def likelihoods(
     encoded: Sequence[Encoded],
     *,
     batch_size: BatchSize = "auto",
+    selections: Sequence[int] | None = None,
     progress: Progress | None = None,
 ) -> list[Likelihood]:
     """Return the likelihood of each encoded row, in the order given.
@@ -68,36 +70,70 @@ def likelihoods(
     they belong to training.
 
     Args:
-        model: a causal language model, bare or a `PeftModel`; its mode is restored.
+        model: a causal language model, bare, a `PeftModel` or `Prompted`; its mode is restored. A `Prompted` chooses
+            each row's prompt from the tokens before the first supervised one, so never from what is scored.
         encoded: sequences of `Renderer.encode`.
         batch_size: rows a batch, or "auto".
+        selections: for a `Prompted`, the number of each row's prompt, where it is chosen already.
         progress: called with ("likelihood", rows done, rows) after each batch.
 
     Raises:
         NotSupportedError: the model has no language-model head.
+        DataError: a `Prompted` has to choose for a row whose first token is supervised already.
         OutOfMemoryError: a batch did not fit.
     """
     found: dict[int, Likelihood] = {}
     budget = BATCH_TOKENS.get(device_of(model).type, BATCH_TOKENS["cuda"])
     with evaluating(model):
         for batch in make_batches([len(row.input_ids) for row in encoded], batch_size, budget):
-            found.update(zip(batch, _score_batch(model, [encoded[i] for i in batch])))
+            chosen = None if selections is None else [selections[i] for i in batch]
+            found.update(zip(batch, _score_batch(model, [encoded[i] for i in batch], chosen)))
             if progress is not None:
                 progress("likelihood", len(found), len(encoded))
     return [found[i] for i in range(len(encoded))]
 
 
-def _score_batch(model: nn.Module, rows: Sequence[Encoded]) -> list[Likelihood]:
+def select_prompts(
+    model: Prompted, encoded: Sequence[Encoded], *, batch_size: BatchSize = "auto"
+) -> Int[np.ndarray, " n"]:
+    """Return the number of the prompt that `model` chooses for each row, from what is given in it.
+
+    The arguments and errors are those of `likelihoods`.
+    """
+    chosen = np.zeros(len(encoded), dtype=np.int64)
+    budget = BATCH_TOKENS.get(device_of(model).type, BATCH_TOKENS["cuda"])
+    with evaluating(model):
+        for rows in make_batches([len(row.input_ids) for row in encoded], batch_size, budget):
+            batch = {
+                k: v.to(device_of(model)) for k, v in Collator(pad_token_id=0)([encoded[i] for i in rows]).items()
+            }
+            chosen[rows] = model.select(batch["input_ids"], given(batch)).selection.cpu().numpy()
+    return chosen
+
+
+def _score_batch(model: nn.Module, rows: Sequence[Encoded], chosen: Sequence[int] | None) -> list[Likelihood]:
     # The padding id is masked, so any will do.
     batch = {name: tensor.to(device_of(model)) for name, tensor in Collator(pad_token_id=0)(rows).items()}
     batch["loss_weights"] = torch.ones_like(batch["loss_weights"])  # token weights are the training's affair
-    logits, targets = target_logits(model, batch)
+    logits, targets = _prompted(model, batch, chosen) if isinstance(model, Prompted) else target_logits(model, batch)
     nll, right = _token_scores(logits, targets.ids)
     counts = [row.supervised for row in rows]
     return [
         Likelihood(row_nll.numpy(), row_right.numpy())
         for row_nll, row_right in zip(nll.cpu().split(counts), right.cpu().split(counts), strict=True)
     ]
+
+
+def _prompted(model: Prompted, batch: Batch, chosen: Sequence[int] | None) -> tuple[Tensor, Targets]:
+    """Return what `target_logits` returns, each row behind a prompt that is chosen from what is given in it."""
+    ids, mask, targets = batch["input_ids"], batch["attention_mask"], find_targets(batch)
+    selection = model.select(ids, given(batch)) if chosen is None else Choice(torch.tensor(chosen, device=ids.device))
+    return targets.pick(model(ids, mask, selection=selection).logits), targets
+
+
+def given(batch: Batch) -> Int[Tensor, "b t"]:
+    """Return the mask of the tokens before the first supervised one: all that a choice may read."""
+    return batch["attention_mask"] * (batch["labels"] == IGNORED).cumprod(dim=1)
 
 
 def _token_scores(

@@ -37,6 +37,6 @@ def progress_shown(enabled: bool) -> Iterator[Progress | None]:
         def write(what: str, done: int, total: int) -> None:
             if time.monotonic() - last[0] >= LINE_S:
                 last[0] = time.monotonic()
-                print(f"{what}: {done} of {total} rows", file=sys.stderr, flush=True)
+                print(f"{what}: {done} of {total}", file=sys.stderr, flush=True)
 
         yield write

@@ -17,11 +17,13 @@ from budwood._texts import flat, shown
 # What the hub calls each kind of folder: relation to the base, library that loads it, tags.
 HUB: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "adapter": ("adapter", "peft", ("lora",)),
+    "prompts": ("adapter", "peft", ("prompt-tuning",)),
     "merged": ("finetune", "transformers", ()),
     "compressed": ("quantized", "transformers", ()),
 }
 TITLES = {
     "adapter": "{method} adapter for {base}",
+    "prompts": "{method} soft prompts for {base}",
     "merged": "{method} adapter merged into {base}",
     "compressed": "{base} compressed with {method}",
 }
@@ -72,13 +74,14 @@ class CardUse:
         task_type: PEFT's task type, or empty.
         commands: the name of each consumer and the lines that make it read the folder.
         notes: what a user of the folder must know, one sentence each.
-        kind: what the folder holds: an `adapter`, the base with it `merged` in, or the base `compressed`.
+        kind: what the folder holds: an `adapter`, soft `prompts`, the base with an adapter `merged` in, or the base
+            `compressed`.
     """
 
     task_type: str = ""
     commands: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    kind: Literal["adapter", "merged", "compressed"] = "adapter"
+    kind: Literal["adapter", "prompts", "merged", "compressed"] = "adapter"
 
 
 def model_card(facts: CardFacts, use: CardUse) -> str:
@@ -100,11 +103,13 @@ def model_card(facts: CardFacts, use: CardUse) -> str:
 def _front_matter(facts: CardFacts, use: CardUse) -> str:
     relation, library, tags = HUB[use.kind]
     noun = "model" if use.kind == "compressed" else "adapter"
+    # On the hub a tag such as `gptq` promises packed weights.
+    named = () if use.kind == "compressed" else (facts.method, facts.tuner)
     on_the_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", facts.base)  # the hub refuses any other name of a base
     data: dict[str, Any] = {
         **({"base_model": facts.base, "base_model_relation": relation} if on_the_hub else {}),
         "library_name": library,
-        "tags": list(dict.fromkeys(_one_line(tag) for tag in (*tags, facts.method, facts.tuner, "budwood") if tag)),
+        "tags": list(dict.fromkeys(_one_line(tag) for tag in (*tags, *named, "budwood") if tag)),
     }
     if use.task_type == "CAUSAL_LM":
         data["pipeline_tag"] = "text-generation"

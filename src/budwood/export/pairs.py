@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from budwood.errors import AdapterError, NotSupportedError
-from budwood.tuning.factors import MERGE, LoraFactors
+from budwood.tuning.factors import LoraFactors
 
 
 def padded_pairs(factors: Mapping[str, LoraFactors], rank: int, dtype: torch.dtype) -> dict[str, LoraFactors]:
@@ -54,7 +54,7 @@ def refuse_tied_head(base: nn.Module) -> None:
         raise NotSupportedError(
             f"{name_of_head(base)}: the output layer is adapted, and its weight is tied to the embedding",
             wanted="an adapter that leaves the tied output layer alone",
-            action=MERGE,
+            action="keep it as a PEFT folder; PEFT is what reads it",
         )
 
 

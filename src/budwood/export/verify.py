@@ -194,6 +194,17 @@ class Answer:
 
 def ask(command: list[str], request: dict[str, Any], inputs: Tensor, timeout_s: float) -> Answer | Check:
     """Run a probe with `request`; return its answer, or the failed check that says how it ended."""
+    found = ask_tensors(command, request, inputs, timeout_s)
+    if isinstance(found, Check):
+        return found
+    outputs, result = found
+    return Answer(outputs["adapted"], outputs["base"], outputs.get("exact", outputs["adapted"]), result)
+
+
+def ask_tensors(
+    command: list[str], request: dict[str, Any], inputs: Tensor, timeout_s: float
+) -> tuple[dict[str, Tensor], dict[str, Any]] | Check:
+    """As `ask`, for a probe that writes tensors of any names: return those, and the result."""
     with tempfile.TemporaryDirectory(prefix="budwood-verify-") as place, guarded(place):
         folder = Path(place)
         files = {name: str(folder / name) for name in ("inputs", "outputs", "result")}
@@ -203,9 +214,7 @@ def ask(command: list[str], request: dict[str, Any], inputs: Tensor, timeout_s: 
         failure = _run([*command, str(path)], timeout_s)
         if failure:
             return Check("a fresh process loads it", False, note=failure)
-        outputs = load_file(files["outputs"])
-        result = json.loads(Path(files["result"]).read_text(encoding="utf-8"))
-    return Answer(outputs["adapted"], outputs["base"], outputs.get("exact", outputs["adapted"]), result)
+        return load_file(files["outputs"]), json.loads(Path(files["result"]).read_text(encoding="utf-8"))
 
 
 def _run(command: list[str], timeout_s: float) -> str:

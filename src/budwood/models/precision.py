@@ -56,8 +56,8 @@ def _available() -> list[str]:
 def choose_dtype(dtype: str | torch.dtype = "auto", device: torch.device | str = "cpu") -> torch.dtype:
     """Return the precision of the base's weights.
 
-    "auto" is bf16 where the hardware multiplies in bf16 (CUDA from Ampere on, CPUs with AMX or AVX512-BF16), else fp32.
-    It is never fp16, which overflows in training, and fp32 on MPS, where bf16 saves memory but no time.
+    "auto" is bf16 where the hardware multiplies in bf16 (CUDA from Ampere on, CPUs with AMX or AVX512-BF16), else
+    fp32. It is never fp16, which overflows in training, and fp32 on MPS, where bf16 saves memory but no time.
 
     Raises:
         UsageError: not the name of a precision.
@@ -76,8 +76,8 @@ def _multiplies_bf16(kind: str) -> bool:
 
     mkldnn says yes on every CPU with AVX-512, also where it converts to fp32 and back, so one of the two extensions
     that multiply in bf16 is asked for as well. Measured with AMX: a training step of SmolLM2-135M (LoRA on q and v,
-    8 x 64 tokens) is 2.1 times as fast as in fp32. With AVX512-BF16: 2.7 times; a matmul does 490 GFLOP/s on one core,
-    in fp32 112.
+    8 x 64 tokens) is 2.1 times as fast as in fp32. Measured with AVX512-BF16: a training step of the same model is 2.7
+    times as fast; a matmul does 490 GFLOP/s on one core, in fp32 112.
     """
     if kind == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)

@@ -70,6 +70,26 @@ def learning_rate_curve(events: Sequence[Event]) -> str:
     return _figure(draw)
 
 
+def recall_curve(recall: Mapping[str, Any]) -> str:
+    """Return what was learned and what was kept over the epochs, as SVG.
+
+    Args:
+        recall: documents/recall.json of a run.
+    """
+
+    def draw(axes: Axes) -> None:
+        epochs, learn, keep = ([point[name] for point in recall["curve"]] for name in ("epoch", "learn", "keep"))
+        axes.plot(epochs, learn, "o-", color=TRAINING, markersize=3, label="learned")
+        axes.plot(epochs, keep, "o-", color=EVALUATION, markersize=3, label="kept")
+        axes.axhline(recall["keep_wanted"], color=EVALUATION, linewidth=0.8, linestyle=":", label="to be kept")
+        axes.axvline(recall["best_epoch"], color="#5b6878", linewidth=0.8, label="published")
+        axes.set_ylabel("accuracy")
+        axes.set_ylim(0, 1.03)
+        axes.legend(frameon=False)
+
+    return _figure(draw, over="epoch")
+
+
 def smoothed(values: Sequence[float], weight: float = 0.9) -> list[float]:
     """Return the exponential moving average, corrected for its start; a NaN is left out of it and stays a NaN."""
     mean, mass, made = 0.0, 0.0, []
@@ -88,11 +108,11 @@ def _series(events: Iterable[Event], name: str) -> tuple[list[int], list[float]]
     return [step for step, _ in found], [math.nan if value is None else float(value) for _, value in found]
 
 
-def _figure(draw: Any) -> str:
+def _figure(draw: Any, over: str = "step") -> str:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=SIZE_IN, layout="constrained")
         axes = figure.add_subplot()
-        axes.set_xlabel("step")
+        axes.set_xlabel(over)
         draw(axes)
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None})

@@ -11,9 +11,11 @@ from typing import Any
 import yaml
 
 from budwood import storage
+from budwood.data.problems import described
 from budwood.errors import StorageError, UsageError
 from budwood.training.folder import read_events, read_metrics, read_status
 
+WEIGHTS, RECALL = "documents/weights.json", "documents/recall.json"  # of a run from documents
 # Written by who evaluates a run: the summary, and one record a row of the adapted model and of its base.
 EVALUATION, ADAPTED, BASE = "evaluation/summary.json", "evaluation/adapted.jsonl", "evaluation/base.jsonl"
 
@@ -32,6 +34,8 @@ class RunFiles:
         facts: adapter/budwood.json.
         evaluation: evaluation/summary.json: `{"adapted": {...}, "base": {...}, "paired": {...}}`.
         answers: the rows of the evaluation, each the record of the adapted model with the base's prediction beside it.
+        weights: documents/weights.json: each document with the weights of its words.
+        recall: documents/recall.json: each probe before and after, and the learn/keep curve.
     """
 
     path: Path
@@ -43,6 +47,8 @@ class RunFiles:
     facts: Mapping[str, Any]
     evaluation: Mapping[str, Any]
     answers: list[dict[str, Any]]
+    weights: Mapping[str, Any]
+    recall: Mapping[str, Any]
 
 
 def read_run(path: str | Path) -> RunFiles:
@@ -67,6 +73,8 @@ def read_run(path: str | Path) -> RunFiles:
         facts=_mapping(path / "adapter" / "budwood.json"),
         evaluation=_mapping(path / EVALUATION),
         answers=_answers(path),
+        weights=_mapping(path / WEIGHTS),
+        recall=_mapping(path / RECALL),
     )
 
 
@@ -79,7 +87,7 @@ def _mapping(path: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise _damaged(path, str(error).partition("\n")[0]) from error
     if not isinstance(value, dict):
-        raise _damaged(path, f"it holds {type(value).__name__}, not keys and values")
+        raise _damaged(path, f"it holds {described(value)}, not keys and values")
     return value
 
 

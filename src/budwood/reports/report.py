@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import base64
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
 from budwood import storage
-from budwood.reports.figures import learning_rate_curve, loss_curve
+from budwood._texts import flat, shown
+from budwood.reports.documents import learned, strips
+from budwood.reports.figures import learning_rate_curve, loss_curve, recall_curve
 from budwood.reports.files import RunFiles, read_run
 
 PAGE = "page.html"
 SAMPLES = 20  # answers that are shown
-FLAGS = {"examples": "--examples", "documents": "--documents", "repair": "--repair"}
 
 
 def write_report(run: str | Path, out: str | Path | None = None) -> dict[str, Any]:
@@ -47,10 +48,11 @@ def figures(files: RunFiles) -> dict[str, str]:
     """Return the figures of a run by file name, as SVG; none before the first step."""
     if not any("loss" in event for event in files.events):
         return {}
-    return {
+    drawn = {
         "loss.svg": loss_curve(files.events, files.metrics.get("best_step")),
         "learning_rate.svg": learning_rate_curve(files.events),
     }
+    return drawn if not files.recall else {"recall.svg": recall_curve(files.recall)} | drawn
 
 
 def render(files: RunFiles, plots: Mapping[str, str]) -> str:
@@ -66,23 +68,16 @@ def render(files: RunFiles, plots: Mapping[str, str]) -> str:
         loss=losses(files),
         plots=plots,
         answers=files.answers[:SAMPLES],
+        learned=learned(files.recall),
+        strips=strips(files.weights),
     )
 
 
 def reproduction(files: RunFiles) -> str:
     """Return the command that makes the run again, or nothing where the run has no recipe."""
-    recipe, evidence = files.recipe, files.recipe.get("evidence") or {}
-    if not recipe:
+    if not files.recipe:
         return ""
-    words = ["budwood", "adapt", str(recipe.get("model"))]
-    for path in evidence.get("paths") or ():
-        words += [FLAGS.get(str(evidence.get("kind")), "--examples"), str(path)]
-    if evidence.get("text") is not None:
-        words += ["--instruction", str(evidence["text"])]
-    for given, wanted in evidence.get("pairs") or ():
-        words += ["--example", f"{given} => {wanted}"]
-    words += ["--recipe", str(files.path / "recipe.yaml"), "-o", f"{files.path}-again"]
-    return shlex.join(words)
+    return shlex.join(["budwood", "adapt", "--recipe", str(files.path / "recipe.yaml"), "-o", f"{files.path}-again"])
 
 
 def losses(files: RunFiles) -> dict[str, Any]:
@@ -91,28 +86,6 @@ def losses(files: RunFiles) -> dict[str, Any]:
     before = next((event["eval_loss"] for event in evaluated if event.get("step") == 0), None)
     after = files.metrics.get("best_evaluation_loss") or min((e["eval_loss"] for e in evaluated), default=None)
     return {"before": before, "after": after}
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of a nested mapping under dotted names."""
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
-
-
-def shown(value: Any) -> str:
-    """Return a value as the page shows it: four significant digits, thousands apart, `-` for nothing."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(shown, value)) or "-"
-    return "-" if value in (None, "", {}) else str(value)
 
 
 def _picture(svg: str) -> str:

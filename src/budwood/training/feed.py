@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Collate = Callable[[list["Encoded"]], dict[str, Tensor]]
 Probe = Callable[[nn.Module], Mapping[str, float]]
+LOSS = "eval_loss"  # the figure of an evaluation that is the loss over the evaluation rows
 
 
 @dataclass(frozen=True)
@@ -31,17 +32,25 @@ class Feed:
         collate: makes a padded batch of rows.
         probes: further figures to take of the model at each evaluation, by name; called in evaluation mode, without
             gradients.
+        judged_by: the figure of an evaluation that the best adapter has the lowest of: `LOSS`, or `name/figure` of a
+            probe.
     """
 
     train: Sequence[Encoded]
     evaluation: Sequence[Encoded]
     collate: Collate
     probes: Mapping[str, Probe]
+    judged_by: str = LOSS
 
     @property
     def evaluates(self) -> bool:
         """Whether there is anything to evaluate."""
         return bool(self.evaluation or self.probes)
+
+    @property
+    def judges(self) -> bool:
+        """Whether an evaluation tells which adapter is the best."""
+        return bool(self.evaluation) or self.judged_by != LOSS
 
 
 def evaluation_loss(model: nn.Module, feed: Feed, settings: TrainingSettings, accelerator: Accelerator) -> float:

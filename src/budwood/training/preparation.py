@@ -31,7 +31,7 @@ def require_usable(model: nn.Module, feed: Feed, settings: TrainingSettings) -> 
     language_model(model)
     if settings.learning_rate is None:
         raise ConfigError("no learning rate was given", action="set training.learning_rate")
-    if settings.patience is not None and not feed.evaluation:
+    if settings.patience is not None and not feed.judges:
         raise ConfigError(
             f"training.patience is {settings.patience}, and there are no evaluation rows",
             action="hold rows out with data.evaluation_fraction, or give no patience",

@@ -16,7 +16,7 @@ from budwood.errors import InterruptedRunError
 from budwood.training import randomness
 from budwood.training.borders import translated
 from budwood.training.checkpoints import Checkpoint, CheckpointStore, load_trainable
-from budwood.training.feed import Collate, Feed, Probe
+from budwood.training.feed import LOSS, Collate, Feed, Probe
 from budwood.training.folder import RunFolder
 from budwood.training.plan import Plan
 from budwood.training.prefix_run import prefix_cached
@@ -45,7 +45,7 @@ class TrainingResult:
         peak_memory_mib: of the device, or on a CPU of the whole process; None where the system does not tell.
         final_loss: loss of the last step in nats, normalised as the settings say.
         best_step: the step whose adapter the model holds now; None without evaluation, where it is the last one.
-        best_evaluation_loss: its loss.
+        best_evaluation_loss: its loss, or the figure that it was judged by.
         stopped_early: whether patience ended the run.
     """
 
@@ -76,6 +76,7 @@ def train(  # noqa: PLR0913
     *,
     seed: int,
     probes: Mapping[str, Probe] | None = None,
+    judged_by: str = LOSS,
     progress: bool = True,
     resume: bool = False,
 ) -> TrainingResult:
@@ -92,6 +93,7 @@ def train(  # noqa: PLR0913
         folder: where the run goes; opened here unless it is open.
         seed: decides the order of rows and the dropout.
         probes: functions from the model to figures, called at each evaluation.
+        judged_by: what the best adapter has the lowest of: the evaluation loss, or `name/figure` of a probe.
         progress: whether to show progress on standard error.
         resume: go on from the latest checkpoint in `folder`.
 
@@ -101,7 +103,7 @@ def train(  # noqa: PLR0913
         StorageError: the disk failed.
         InterruptedRunError: SIGINT or SIGTERM came; the state is saved.
     """
-    feed = Feed(train_rows, evaluation_rows, collator, probes or {})
+    feed = Feed(train_rows, evaluation_rows, collator, probes or {}, judged_by)
     require_usable(model, feed, settings)
     arguments = training_arguments(model, settings, folder, seed, evaluates=feed.evaluates)
     plan = Plan(settings, len(train_rows), seed, arguments.world_size)

@@ -28,7 +28,7 @@ from transformers.trainer_callback import DefaultFlowCallback, PrinterCallback
 from budwood.training import randomness
 from budwood.training.batches import StepLoader, train_loader
 from budwood.training.checkpoints import Checkpoint, CheckpointStore, load_trainable, trainable_tensors
-from budwood.training.feed import Feed, evaluation_loss, probe
+from budwood.training.feed import LOSS, Feed, evaluation_loss, probe
 from budwood.training.flow import Flow, require_finite, require_gradients
 from budwood.training.ledger import Ledger
 from budwood.training.loss import Batch, denominator, find_targets, language_model, weighted_nll
@@ -220,13 +220,15 @@ class WeightedTrainer(Trainer):
             if self._feed.evaluation:
                 loss = evaluation_loss(self.model, self._feed, self._plan.settings, self.accelerator)
                 require_finite(loss, f"the evaluation loss after step {self.ledger.step}", self._plan, self._store)
-                metrics["eval_loss"] = loss
+                metrics[LOSS] = loss
             metrics |= probe(self.model, self._feed, self.accelerator)
         self._event = (self._event or {"step": self.ledger.step}) | metrics
         self._publish()
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        if "eval_loss" in metrics and self.ledger.step > 0:
-            self._judge(metrics["eval_loss"])
+        judged = self._feed.judged_by
+        if judged in metrics and self.ledger.step > 0:
+            require_finite(metrics[judged], f"{judged} after step {self.ledger.step}", self._plan, self._store)
+            self._judge(metrics[judged])
         if self.stop_requested():  # while it was evaluated
             self.control.should_save = self.control.should_training_stop = True
         return metrics

@@ -6,6 +6,7 @@ import warnings
 
 import torch
 from peft import PeftModel, get_peft_model
+from torch import nn
 from transformers import PreTrainedModel
 
 from budwood.errors import BudwoodError, ConfigError
@@ -48,3 +49,10 @@ class quiet_peft(warnings.catch_warnings):
 def count_parameters(model: PeftModel) -> int:
     """Return how many numbers are trained; a shared one counts once."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def adapted_layers(model: nn.Module) -> frozenset[str] | None:
+    """Return the names of the layers that an adapter changes; None where it changes none, such as a soft prompt."""
+    if not isinstance(model, PeftModel) or model.active_peft_config.is_prompt_learning:
+        return None
+    return frozenset(model.base_model.targeted_module_names)

@@ -14,6 +14,7 @@ inserts a soft prompt again at each step, or drops it.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -189,7 +190,12 @@ def generate_prompted(
         ids = torch.cat([input_ids[:, -1:].expand(-1, filled), input_ids], dim=1)
     cache.batch_repeat_interleave(max(_setting(model, options, "num_beams"), _setting(model, options, _SEQUENCES)))
     # Without the cache the prompt would be lost, so `use_cache=False` cannot be followed; the result is the same.
-    options |= {"attention_mask": stack.full_mask(selection, mask), "use_cache": True} | as_argument(model, cache)
+    if "generation_config" in options:
+        options["generation_config"] = copy.deepcopy(options["generation_config"])
+        options["generation_config"].use_cache = True
+    else:
+        options["use_cache"] = True
+    options |= {"attention_mask": stack.full_mask(selection, mask)} | as_argument(model, cache)
     written = model.generate(input_ids=ids, **options)
     return (written if isinstance(written, Tensor) else written.sequences)[:, filled:]
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from peft import PeftConfig
     from transformers import PreTrainedModel
 
+    from budwood.tuning.lesson import Format, Learner
+    from budwood.tuning.prepared import Preparer
+
 
 class Promise(StrEnum):
     """What a tuner may promise. Each one is kept or refused with a reason; nothing is left open."""
@@ -30,6 +33,12 @@ class Promise(StrEnum):
 
 class TunerSettings(BaseModel):
     """Base class of a tuner's settings: frozen, unknown keys refused, each field described."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LearnerSettings(BaseModel):
+    """Base class of the settings of a method's learner: frozen, unknown keys refused, each field described."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -83,7 +92,14 @@ class Method:
         bibtex: what to cite.
         default: whether it is the one that its kind of evidence gets unless told otherwise.
         accepts: what its learner takes besides evidence, by the names of the flags: `prior`, `weights`, `rehearse`,
-            `update`.
+            `update`, `probes`. They become settings of its learner.
+        settings: the class of its learner's settings, the block `learner` of a recipe; None where it has none.
+        training: training settings that it starts from, where the user says nothing; a learning rate among them is
+            for its own tuner.
+        load_learner: for a method that does not train one adapter on labelled rows: returns how it learns.
+        mark: for a method that publishes no PEFT adapter: the file that tells its folder.
+        load_format: for such a method: returns how its folder is written and read.
+        load_preparer: for a method that needs a prior: returns how `prepare` makes one.
     """
 
     name: str
@@ -94,3 +110,9 @@ class Method:
     bibtex: str
     default: bool = False
     accepts: frozenset[str] = frozenset()
+    settings: type[LearnerSettings] | None = None
+    training: Mapping[str, Any] = field(default_factory=dict)
+    load_learner: Callable[[], Learner] | None = None
+    mark: str = ""
+    load_format: Callable[[], Format] | None = None
+    load_preparer: Callable[[], Preparer] | None = None

@@ -10,6 +10,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterable
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
@@ -77,6 +78,11 @@ def default_method(evidence: str) -> Method:
         wanted=f"one of: {', '.join(known)}",
         action="see `budwood methods` for what there is",
     )
+
+
+def method_of(folder: Path) -> Method | None:
+    """Return the method that published `folder` in a form of its own, told by its mark; None for a PEFT adapter."""
+    return next((one for one in methods().values() if one.mark and (folder / one.mark).is_file()), None)
 
 
 def _find(name: str, known: dict[str, T], what: str) -> T:

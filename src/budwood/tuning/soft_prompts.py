@@ -7,13 +7,14 @@ prompt for all rows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from peft import PeftModel, PeftType
 from torch import Tensor, nn
-from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
+from transformers import DynamicCache, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from budwood.errors import NotSupportedError
 from budwood.tuning.prompt_cache import (
@@ -23,10 +24,34 @@ from budwood.tuning.prompt_cache import (
     encode_prompt,
     generate_prompted,
     layers_of,
+    run_prompted,
 )
 from budwood.tuning.prompt_support import prove, require_cache
 
 VECTORS = (PeftType.PROMPT_TUNING, PeftType.P_TUNING)
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """A prompt for each row of a batch.
+
+    Attributes:
+        selection: its number, (b,).
+        scores: of all prompts, larger is better, (b, m); None where the choice was given.
+        context: keys and values of the chosen prompts and the text, where the selector had to compute them; with the
+            ids and the mask they belong to.
+    """
+
+    selection: Int[Tensor, " b"]
+    scores: Float[Tensor, "b m"] | None = None
+    context: tuple[DynamicCache, Int[Tensor, "b t"], Int[Tensor, "b t"]] | None = None
+
+    def context_of(self, input_ids: Tensor, mask: Tensor) -> DynamicCache | None:
+        """Return the cache if it belongs to this very batch."""
+        if self.context is None:
+            return None
+        cache, ids, known_mask = self.context
+        return cache if torch.equal(ids, input_ids) and torch.equal(known_mask, mask) else None
 
 
 class Prompted(nn.Module, ABC):
@@ -60,6 +85,25 @@ class Prompted(nn.Module, ABC):
         """How many positions of the context the longest prompt takes."""
 
     @abstractmethod
+    def select(self, input_ids: Int[Tensor, "b t"], attention_mask: Int[Tensor, "b t"] | None = None) -> Choice:
+        """Choose a prompt for each row from this text alone; `forward` takes the answer as its `selection`."""
+
+    @abstractmethod
+    def forward(
+        self,
+        input_ids: Int[Tensor, "b t"],
+        attention_mask: Int[Tensor, "b t"] | None = None,
+        selection: Choice | None = None,
+        **options: Any,
+    ) -> Any:
+        """Run each row behind its prompt and return the model's output; its logits are those of the text, in place.
+
+        Args:
+            attention_mask: 1 on tokens, 0 on pads; without one, all are tokens.
+            selection: what `select` returned; without one, the prompt is chosen from the whole row.
+        """
+
+    @abstractmethod
     def generate(
         self, input_ids: Int[Tensor, "b t"], attention_mask: Int[Tensor, "b t"] | None = None, **options: Any
     ) -> Int[Tensor, "rows t_new"]:
@@ -90,13 +134,30 @@ class SoftPrompt(Prompted):
         """The length of the prompt."""
         return self._stack.slots
 
+    def select(self, input_ids: Int[Tensor, "b t"], attention_mask: Int[Tensor, "b t"] | None = None) -> Choice:
+        """There is one prompt."""
+        return Choice(input_ids.new_zeros(len(input_ids)))
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "b t"],
+        attention_mask: Int[Tensor, "b t"] | None = None,
+        selection: Choice | None = None,
+        **options: Any,
+    ) -> Any:
+        """Run each row behind the prompt; see `Prompted.forward`."""
+        chosen = self.select(input_ids).selection
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        return run_prompted(self.model, self._stack, chosen, input_ids, mask, **options)[0]
+
     def generate(
         self, input_ids: Int[Tensor, "b t"], attention_mask: Int[Tensor, "b t"] | None = None, **options: Any
     ) -> Int[Tensor, "rows t_new"]:
         """Continue each row behind the prompt; see `Prompted.generate`."""
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        selection = input_ids.new_zeros(len(input_ids))
-        return generate_prompted(self.model, self._stack, selection, *align_left(input_ids, mask), **options)
+        return generate_prompted(
+            self.model, self._stack, self.select(input_ids).selection, *align_left(input_ids, mask), **options
+        )
 
 
 def refuse_soft_prompt(model: nn.Module) -> None:

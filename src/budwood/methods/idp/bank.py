@@ -20,13 +20,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from budwood.errors import AdapterError, BaseMismatchError, DataError, UsageError
-from budwood.methods.idp.files import PROMPTS, AnySelector, BankFacts, read_facts, read_prompt, write_bank
+from budwood.errors import AdapterError, DataError, UsageError
+from budwood.methods.idp.files import AnySelector, BankFacts, read_bank, read_prompt, write_bank
 from budwood.methods.idp.runtime import Prompt, Runtime
-from budwood.methods.idp.selectors import Choice, Selector, find_selector
+from budwood.methods.idp.selectors import Selector, find_selector
 from budwood.methods.idp.tally import Histogram, Tally
 from budwood.tuning.prompt_cache import align_left, generate_prompted
-from budwood.tuning.soft_prompts import Prompted
+from budwood.tuning.soft_prompts import Choice, Prompted
 
 Selection: TypeAlias = Choice | Tensor | Sequence[int]
 
@@ -90,18 +90,7 @@ class PromptBank(Prompted):
         Raises:
             AdapterError, BaseMismatchError, NotSupportedError: as `read_prompt`; the message names the prompt.
         """
-        folder = Path(folder)
-        facts = read_facts(folder)
-        if fingerprint and facts.fingerprint and facts.fingerprint != fingerprint and not force:
-            raise BaseMismatchError(
-                f"the bank {folder} was made on {facts.fingerprint[:12]}, this base is {fingerprint[:12]}",
-                wanted="the same weights",
-                action="give the right base, or force=True if the difference does not matter",
-            )
-        places = [(name, folder / PROMPTS / name) for name in facts.prompts]
-        prompts = [
-            read_prompt(place, model, name=name, fingerprint=fingerprint, force=force) for name, place in places
-        ]
+        prompts, facts = read_bank(Path(folder), model, fingerprint=fingerprint, force=force)
         return cls(model, prompts, selector=facts.selector, fingerprint=facts.fingerprint or fingerprint)
 
     def save(self, folder: str | Path, *, replace: bool = False) -> None:
@@ -114,12 +103,17 @@ class PromptBank(Prompted):
                 "selector": self.selector.model_dump(),
             }
         )
-        write_bank(Path(folder), self._runtime.prompts, facts, replace=replace)
+        write_bank(Path(folder), self.prompts, facts, replace=replace)
+
+    @property
+    def prompts(self) -> tuple[Prompt, ...]:
+        """The prompts, in order."""
+        return self._runtime.prompts
 
     @property
     def names(self) -> list[str]:
         """The prompts' names, in order."""
-        return [prompt.name for prompt in self._runtime.prompts]
+        return [prompt.name for prompt in self.prompts]
 
     @property
     def virtual_tokens(self) -> int:

@@ -190,3 +190,22 @@ def read_facts(folder: Path) -> BankFacts:
             f"{path} has format {facts.format}", wanted=f"at most {FORMAT}", action="install a newer budwood"
         )
     return facts
+
+
+def read_bank(
+    folder: Path, model: PreTrainedModel, *, fingerprint: str | None = None, force: bool = False
+) -> tuple[list[Prompt], BankFacts]:
+    """Read the prompts of a bank, in order, and what `selector.json` says.
+
+    Raises:
+        AdapterError, BaseMismatchError, NotSupportedError: as `read_prompt` and `read_facts`.
+    """
+    facts = read_facts(folder)
+    if fingerprint and facts.fingerprint and facts.fingerprint != fingerprint and not force:
+        raise BaseMismatchError(
+            f"the bank {folder} was made on {facts.fingerprint[:12]}, this base is {fingerprint[:12]}",
+            wanted="the same weights",
+            action="give the right base, or force=True if the difference does not matter",
+        )
+    places = [(name, folder / PROMPTS / name) for name in facts.prompts]
+    return [read_prompt(at, model, name=name, fingerprint=fingerprint, force=force) for name, at in places], facts

@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -23,7 +22,6 @@ from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 from torch.nn.functional import one_hot
-from transformers import DynamicCache
 
 from budwood.errors import ConfigError, DataError, NonFiniteError, UsageError, nearest
 from budwood.methods.idp.attention_scores import attention_scores
@@ -31,35 +29,13 @@ from budwood.methods.idp.likelihood import likelihood_pass
 from budwood.methods.idp.router import Router, fit_router, pooled_states
 from budwood.methods.idp.runtime import Runtime
 from budwood.methods.idp.support import chosen_layers
+from budwood.tuning.soft_prompts import Choice
 
 log = logging.getLogger(__name__)
 
 FEW_CONTEXTS = 60  # what mean and spread of a score were estimated from where calibration was measured
 ROUNDING = 1e-5  # of the largest score of a row
 Contexts = Sequence[tuple[Int[Tensor, "b t"], Int[Tensor, "b t"]]]  # batches of ids and masks
-
-
-@dataclass(frozen=True, eq=False)
-class Choice:
-    """A prompt for each row of a batch.
-
-    Attributes:
-        selection: its number, (b,).
-        scores: of all prompts, larger is better, (b, m); None where the choice was given.
-        context: keys and values of the chosen prompts and the text, where the selector had to compute them; with the
-            ids and the mask they belong to.
-    """
-
-    selection: Int[Tensor, " b"]
-    scores: Float[Tensor, "b m"] | None = None
-    context: tuple[DynamicCache, Int[Tensor, "b t"], Int[Tensor, "b t"]] | None = None
-
-    def context_of(self, input_ids: Tensor, mask: Tensor) -> DynamicCache | None:
-        """Return the cache if it belongs to this very batch."""
-        if self.context is None:
-            return None
-        cache, ids, known_mask = self.context
-        return cache if torch.equal(ids, input_ids) and torch.equal(known_mask, mask) else None
 
 
 class Selector(BaseModel, ABC):
