@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch: spinning threads starve other processes
-sys.path[0] = str(Path(__file__).parents[1])  # so that the folder beside this file is `benchmarks.idp`
+sys.path.insert(0, str(Path(__file__).parents[1]))  # so that the folder beside this file is `benchmarks.idp`
 
 from benchmarks.idp.command import main
 

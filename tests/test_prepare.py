@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from budwood import _prepare
-from budwood._prepare import PriorRequest, make_prior, prepare, outline_prior
+from budwood._prepare import PriorRequest, make_prior, outline_prior, prepare
 from budwood.errors import ConfigError, DataError, InterruptedRunError, NotSupportedError, UsageError
 from budwood.methods.taalm import preparer
 from budwood.methods.taalm.meta_training import Outcome

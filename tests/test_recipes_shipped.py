@@ -16,12 +16,15 @@ GIVEN = {"model": "smollm2", "evidence": {"kind": "examples", "paths": ["rows.js
 NAMES = sorted(path.name for path in FOLDER.glob("*.yaml"))
 
 
+NOTES = GIVEN | {"evidence": {"kind": "documents", "paths": ["notes"]}}
+
+
 def resolved(name: str) -> recipe.Recipe:
-    return recipe.resolve(FOLDER / name, {}, GIVEN)
+    return recipe.resolve(FOLDER / name, {}, NOTES if name == "documents.yaml" else GIVEN)
 
 
 def test_there_are_these():
-    assert NAMES == ["examples.yaml", "gift-paper-qv.yaml", "lora-baseline.yaml"]
+    assert NAMES == ["documents.yaml", "examples.yaml", "gift-paper-qv.yaml", "lora-baseline.yaml"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -34,6 +37,10 @@ def test_a_recipe_resolves_and_says_when_to_use_it_and_how(name):
 
 def test_the_recipe_for_examples_spells_out_the_defaults():
     assert resolved("examples.yaml") == recipe.resolve(None, {}, GIVEN)
+
+
+def test_the_recipe_for_documents_spells_out_the_defaults():
+    assert resolved("documents.yaml") == recipe.resolve(None, {}, NOTES)
 
 
 def test_the_paper_s_recipe_is_its_preset():

@@ -191,7 +191,7 @@ def _with_defaults(values: dict[str, Any]) -> dict[str, Any]:
             values["training"] = merge(_training(method, values), values.get("training") or {})
         if method.settings is not None and isinstance(values.get("learner") or {}, Mapping):
             values["learner"] = {"name": method.name, **(values.get("learner") or {}), **given}
-        elif values.get("learner") is not None:
+        elif method.settings is None and values.get("learner") is not None:
             raise ConfigError(f"the method {method.name} has no settings of its own", action="leave out learner.*")
         tuner = values.get("tuner") or {}
         if isinstance(tuner, Mapping):
@@ -235,18 +235,18 @@ def _explained(error: ValidationError) -> ConfigError:
     """Turn pydantic's first complaint into got, wanted, to do."""
     first = error.errors(include_url=False)[0]
     where = [str(part) for part in first["loc"]]
-    if len(where) > 1 and (where[0] == "tuner" or (where[0] == "learner" and where[1] in methods())):
-        where.pop(1)  # the tag of the union
+    tagged = len(where) > 1 and (where[0] == "tuner" or (where[0] == "learner" and where[1] in methods()))
+    tag = where.pop(1) if tagged else ""  # of the union
     key = ".".join(where)
     if first["type"] == "extra_forbidden":
-        return ConfigError(f"there is no setting {key!r}", action=nearest(where[-1], _siblings(where[:-1])))
+        return ConfigError(f"there is no setting {key!r}", action=nearest(where[-1], _siblings(where[:-1], tag)))
     if first["type"] == "missing":
         return ConfigError(f"the recipe does not say {key!r}", action="add it, or give the flag of that name")
     return ConfigError(f"{key} = {first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}")
 
 
-def _siblings(where: list[str]) -> Iterable[str]:
-    """Return the names of the settings in a block."""
+def _siblings(where: list[str], tag: str) -> Iterable[str]:
+    """Return the names of the settings in a block; `tag` is the method whose learner it belongs to, where it does."""
     blocks: dict[str, type[BaseModel]] = {"data": DataSettings, "training": TrainingSettings}
     blocks["evidence"] = EvidenceSettings
     if not where:
@@ -254,7 +254,8 @@ def _siblings(where: list[str]) -> Iterable[str]:
     if where[0] == "tuner":
         return {name for tuner in tuners().values() for name in tuner.settings.model_fields}
     if where[0] == "learner":
-        return {name for method in _with_settings() for name in method.settings.model_fields}  # type: ignore[union-attr]
+        settings = methods()[tag].settings if tag in methods() else None
+        return settings.model_fields if settings else ()
     return blocks[where[0]].model_fields if where[0] in blocks else ()
 
 

@@ -27,7 +27,8 @@ def arguments(tmp_path_factory) -> list[str]:
     questions = [{"question": "the sea", "choices": ["has waves", "is a court"], "answer": 0, "task": "sea"}] * 3
     (folder / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in questions))
     return [
-        "--model", str(tiny.save(damaged, folder / "damaged")), "--uncompressed", str(tiny.save(whole, folder / "whole")),
+        "--model", str(tiny.save(damaged, folder / "damaged")),
+        "--uncompressed", str(tiny.save(whole, folder / "whole")),
         "--text", *map(str, texts.write(folder)), "--questions", str(folder / "questions.jsonl"),
         "--tokens", "4", "--steps", "4", "--search-steps", "2", "--scored", "12", "--seeds", "1",
         "--dtype", "float32", "--work", str(folder / "work"), "--results", str(folder / "results.jsonl"),

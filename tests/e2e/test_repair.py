@@ -9,12 +9,21 @@ import pytest
 import torch
 
 import budwood
-from budwood import _adapt, _chat, _inspect
+from budwood import _adapt, _chat, _inspect, _published
 from budwood._request import Request
 from budwood.cli._results import expected, measured
-from budwood.errors import AdapterError, BaseMismatchError, ConfigError, DataError, NotSupportedError
+from budwood.errors import (
+    AdapterError,
+    BaseMismatchError,
+    ConfigError,
+    DataError,
+    InterruptedRunError,
+    NotSupportedError,
+)
+from budwood.export.checks import Check, VerifyReport
 from budwood.methods.idp.bank import PromptBank
 from budwood.reports.report import write_report
+from budwood.training.folder import RunFolder
 from tests import tiny
 from tests.methods.idp import texts
 
@@ -125,6 +134,40 @@ def test_damage_is_named(made, base, tmp_path):
     (copy / "selector.json").write_text("{")
     with pytest.raises(AdapterError, match="cannot be read"):
         budwood.open_run(copy)
+
+
+def test_an_interrupted_run_goes_on_to_the_same_bits(base, tmp_path, monkeypatch):
+    fine = VerifyReport((Check("left out of this test", True),))
+    monkeypatch.setattr(_published, "verify", lambda *_, **__: fine)
+    files = texts.write(tmp_path, kinds=["sea", "law"])
+    whole = repair(base, files, tmp_path / "whole")
+    append = RunFolder.append_event
+
+    def stop(folder, event):
+        append(folder, event)
+        if (folder.path.name, event["step"]) == ("law", 3):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "append_event", stop)
+        with pytest.raises(InterruptedRunError) as caught:
+            repair(base, files, tmp_path / "run")
+    assert f"--resume -o {tmp_path / 'run'}`" in caught.value.action
+    resumed = budwood.adapt(out=tmp_path / "run", resume=True, progress=False)
+    assert resumed.facts.adapter_sha256 == whole.facts.adapter_sha256
+    assert resumed.metrics["choice"] == whole.metrics["choice"]
+    folders = {path.name for path in resumed.path.iterdir() if not path.name.startswith(".")}
+    assert folders == {
+        "recipe.yaml", "status.json", "env.json", "events.jsonl", "metrics.json", "checkpoints", "adapter",
+    }  # fmt: skip
+
+
+def test_a_bank_that_was_saved_by_hand_opens_too(made, base, tmp_path):
+    model, _ = made.load()
+    model.save(tmp_path / "bank")
+    opened = budwood.open_run(tmp_path / "bank", base=base)
+    assert opened.facts is None and opened.load()[0].names == model.names
+    assert opened.summary()["adapter_bytes"] > 0 and opened.summary()["tuner"] == "idp"
 
 
 def test_another_base_is_refused(made, tmp_path):

@@ -137,3 +137,13 @@ def test_two_processes_share_one_cache_and_take_the_steps_of_one(tmp_path):
         tensors = torch.load(tmp_path / "two" / f"final-{rank}.pt")
         for name, tensor in trainable_tensors(model).items():
             torch.testing.assert_close(tensors[name], tensor, rtol=0, atol=2e-5)
+
+
+def test_rows_that_probes_ask_about_are_served_too(tmp_path, served):
+    found = []
+    for probed in ((), make_rows(3, 9)):
+        path = tmp_path / f"{len(probed)}"
+        run(path, top("llama"), make_rows(20), probes={"p": probe}, probed=probed, epochs=2, evaluate_every=5)
+        found.append([event["p/nll"] for event in read_events(path) if "p/nll" in event])
+    without, with_them = (cache.batches for cache in served[1::2])  # the first of each two is the check
+    assert with_them - without >= len(found[1]) == 3 and found[1] == pytest.approx(found[0], abs=5e-6)

@@ -34,6 +34,7 @@ class Feed:
             gradients.
         judged_by: the figure of an evaluation that the best adapter has the lowest of: `LOSS`, or `name/figure` of a
             probe.
+        probed: rows that the probes ask the model about, so that the frozen layers are computed once for them, too.
     """
 
     train: Sequence[Encoded]
@@ -41,6 +42,7 @@ class Feed:
     collate: Collate
     probes: Mapping[str, Probe]
     judged_by: str = LOSS
+    probed: Sequence[Encoded] = ()
 
     @property
     def evaluates(self) -> bool:

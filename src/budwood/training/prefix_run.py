@@ -97,7 +97,7 @@ def _make(
             batch = send_to_device(feed.collate(list(feed.train[:size])), next(model.parameters()).device)
             reason = None if asked else drawback(model, plan, batch)
         if reason is None:
-            level, rows = logging.WARNING, [*feed.train, *feed.evaluation]
+            level, rows = logging.WARNING, [*feed.train, *feed.evaluation, *feed.probed]
             with first:
                 cache = PrefixCache.build(model, rows, feed.collate, folder.path / "prefix_cache", batch_size=size)
             _require_same(cache, model, batch)

@@ -77,6 +77,7 @@ def train(  # noqa: PLR0913
     seed: int,
     probes: Mapping[str, Probe] | None = None,
     judged_by: str = LOSS,
+    probed: Sequence[Encoded] = (),
     progress: bool = True,
     resume: bool = False,
 ) -> TrainingResult:
@@ -94,6 +95,7 @@ def train(  # noqa: PLR0913
         seed: decides the order of rows and the dropout.
         probes: functions from the model to figures, called at each evaluation.
         judged_by: what the best adapter has the lowest of: the evaluation loss, or `name/figure` of a probe.
+        probed: rows that the probes ask the model about; the prefix cache holds them, too.
         progress: whether to show progress on standard error.
         resume: go on from the latest checkpoint in `folder`.
 
@@ -103,7 +105,7 @@ def train(  # noqa: PLR0913
         StorageError: the disk failed.
         InterruptedRunError: SIGINT or SIGTERM came; the state is saved.
     """
-    feed = Feed(train_rows, evaluation_rows, collator, probes or {}, judged_by)
+    feed = Feed(train_rows, evaluation_rows, collator, probes or {}, judged_by, probed)
     require_usable(model, feed, settings)
     arguments = training_arguments(model, settings, folder, seed, evaluates=feed.evaluates)
     plan = Plan(settings, len(train_rows), seed, arguments.world_size)

@@ -54,7 +54,7 @@ class Outline:
     Attributes:
         parameters: numbers that are trained.
         steps: optimiser steps in all.
-        warmup_steps: those of them in which the learning rate rises.
+        warmup_steps: those in which the learning rate rises; where there are several trainings, of each one.
         rows: `DataReport.to_dict()`.
         adapted_layers: as `attach.adapted_layers` tells them.
     """

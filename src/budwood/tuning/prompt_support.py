@@ -16,7 +16,7 @@ from budwood.errors import NotSupportedError
 from budwood.tuning.prompt_cache import PromptKeyValues, PromptStack, as_argument, run_prompted
 
 UNFIXED_ROPE = ("dynamic", "longrope")
-TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}  # of the spread of the logits
+TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}  # root mean square, of the spread of the logits
 TOLERANCE_16_BITS = 0.1
 
 
@@ -70,7 +70,9 @@ def prove(model: PreTrainedModel, prompt: PromptKeyValues) -> None:
     plain = model(input_ids=ids, use_cache=True, **as_argument(model, plain_cache)).logits.double()
     stack = PromptStack([prompt, _doubled(prompt)])
     shifted, _ = run_prompted(model, stack, torch.zeros_like(ids[:, 0]), ids, torch.ones_like(ids))
-    gap = (shifted.logits.double() - plain).abs().max() / plain.std()
+    # The root mean square: in 16 bits one logit of 49,152 is off by 0.17 of the spread where all is well, but the mean
+    # square is below 0.05 of it, and above 0.11 where positions or mask are wrong (SmolLM2-135M).
+    gap = (shifted.logits.double() - plain).square().mean().sqrt() / plain.std()
     if not gap <= TOLERANCE.get(model.dtype, TOLERANCE_16_BITS):
         raise NotSupportedError(
             f"a soft prompt in front of {type(model).__name__}: empty slots change its logits by {gap:.1e} of their "

@@ -43,7 +43,7 @@ class BankLesson:
         for number in range(len(self.division.domains)):
             tuner = prompt_settings(self.order, self.settings, number)
             parameters += count_parameters(attach(model, self.order.tuner, tuner, seed=0))
-        steps, warmup = (sum(getattr(plan, name) for plan in plans) for name in ("total_steps", "warmup_steps"))
+        steps, warmup = sum(plan.total_steps for plan in plans), plans[-1].warmup_steps
         return Outline(parameters, steps, warmup, self._rows())
 
     def learn(self, base: Base, folder: RunFolder, *, progress: bool, resume: bool) -> Learned:

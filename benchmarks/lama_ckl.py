@@ -1,0 +1,23 @@
+"""Token weights on facts to learn from text: uniform, rules, learned scorers and the oracle, along their curves.
+
+    python benchmarks/lama_ckl.py --data DIR [--arms …] [--seeds 2] [--minutes M]
+    python benchmarks/lama_ckl.py --report
+
+Each finished cell (arm, seed) is one line of `benchmarks/results/lama_ckl.jsonl`; a cell that is there is not computed
+again. What scorers are trained on is kept in `--work`, so that a stopped run goes on there, too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch: spinning threads starve other processes
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the repository: tables share their files and intervals
+
+from benchmarks.lama_ckl.command import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""A quality table: token weights on facts to learn. `python benchmarks/lama_ckl.py --help`."""

@@ -1,0 +1,142 @@
+"""TAALM as a method: documents -> windows -> weights of tokens -> any adapter -> the epoch that learned and kept.
+
+The inner loop is plain weighted training (arXiv 2407.16920, equation 4): the loss of a window is Σ w_t ℓ_t / Σ w_t,
+and windows count alike (`training.normalise: sequence`). Weights are made once, before training, since they do not
+depend on the adapter. Each epoch is examined, and the one that learned most while it kept enough is published.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from budwood.data.collate import Collator
+from budwood.data.offsets import OffsetTokens
+from budwood.data.render import Encoded, Renderer
+from budwood.errors import ConfigError
+from budwood.evals.recall import nothing_new
+from budwood.methods.taalm.account import write_recall, write_weights
+from budwood.methods.taalm.examination import JUDGED_BY, NAME, Examination
+from budwood.methods.taalm.learner_settings import DocumentSettings
+from budwood.methods.taalm.notes import Notes, read_notes
+from budwood.methods.taalm.passages import from_window
+from budwood.methods.taalm.top_layers import at_the_top
+from budwood.methods.taalm.weighting import find_prior, weigh
+from budwood.models import Base, empty_model, load_config, load_tokenizer
+from budwood.training.folder import RunFolder, read_events
+from budwood.training.plan import Plan
+from budwood.training.settings import TrainingSettings
+from budwood.training.train import TrainingResult, train
+from budwood.tuning.attach import adapted_layers, attach, count_parameters
+from budwood.tuning.lesson import Learned, Order, Outline
+from budwood.tuning.protocol import TunerSettings
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DocumentLesson:
+    """Documents as windows, for one adapter."""
+
+    order: Order
+    settings: DocumentSettings
+    renderer: Renderer
+    tokens: OffsetTokens
+    notes: Notes
+
+    def outline(self) -> Outline:
+        """Say what `learn` would do, without weights."""
+        order, plan = self.order, self._plan()
+        model = attach(empty_model(order.source), order.tuner, self._tuner(), seed=order.seed)
+        rows, layers = self.notes.rows.to_dict(), adapted_layers(model)
+        return Outline(count_parameters(model), plan.total_steps, plan.warmup_steps, rows, layers)
+
+    def learn(self, base: Base, folder: RunFolder, *, progress: bool, resume: bool) -> Learned:
+        """Weight the tokens, train, and keep the epoch that learned most among those that kept enough."""
+        order = self.order
+        examination = self._examined(base, progress)
+        rows = self._weighted(base, folder)
+        adapted = attach(base.model, order.tuner, self._tuner(), seed=order.seed)
+        result = train(
+            adapted,
+            rows,
+            [],
+            Collator(self.renderer.pad_token_id),
+            self._plan().settings,
+            folder,
+            seed=order.seed,
+            probes={NAME: examination.look},
+            judged_by=JUDGED_BY,
+            probed=[row for asked in examination.encoded.values() for row in asked],
+            progress=progress,
+            resume=resume,
+        )
+        after, curve = examination.score(adapted), examination.curve(read_events(folder.path))
+        best = (result.best_step or result.steps) / self._plan().steps_per_epoch
+        figures = write_recall(folder.path, examination, after, curve, round(best, 4))
+        if not figures["kept_enough"]:
+            log.warning(
+                "no epoch kept %.0f %% of what the base knew: the one that kept most is published; "
+                "try a lower training.learning_rate, or --rehearse older text",
+                100 * self.settings.keep,
+            )
+        return Learned(adapted.eval(), count_parameters(adapted), self._metrics(result, figures))
+
+    def _examined(self, base: Base, progress: bool) -> Examination:
+        """Examine the base, and say which documents teach it nothing new."""
+        notes, settings = self.notes, self.settings
+        examination = Examination.of(base, notes.questions, self.tokens, settings.keep, progress=progress)
+        if "own_words" in examination.before:
+            known = nothing_new(notes.questions.own_words, examination.before["own_words"], notes.report)
+            for document in known:
+                log.warning("%s teaches nothing new: the base fills every blank made from it", document.origin)
+        return examination
+
+    def _weighted(self, base: Base, folder: RunFolder) -> list[Encoded]:
+        """Return the rows with their weights, older text last; what was looked at is written into the run."""
+        passages = [from_window(window) for window in self.notes.windows]
+        weights = weigh(base, passages, self.settings, find_prior(self.settings, self.order.source))
+        log.info("weights of tokens: %s", weights.origin)
+        windows = [one.weighted(row.tolist()) for one, row in zip(self.notes.windows, weights.values, strict=True)]
+        write_weights(folder.path, self.notes.documents, windows, weights.origin)
+        return [*(window.encoded for window in windows), *self.notes.rehearsed]
+
+    def _metrics(self, result: TrainingResult, figures: dict[str, Any]) -> dict[str, Any]:
+        told = result.to_dict() | {"best_evaluation_loss": None}  # it was judged by recall
+        return told | {"rows": self.notes.rows.to_dict(), "recall": figures}
+
+    def _tuner(self) -> TunerSettings:
+        depth = int(load_config(self.order.source).get_text_config().num_hidden_layers)
+        return at_the_top(self.order.tuner_settings, depth, self.settings.top_layers)
+
+    def _plan(self) -> Plan:
+        rows = len(self.notes.windows) + len(self.notes.rehearsed)
+        return Plan(_each_epoch(self.order.training, rows), rows, self.order.seed)
+
+
+def _each_epoch(training: TrainingSettings, rows: int) -> TrainingSettings:
+    """Examine and save at the end of each epoch, where the user does not say when."""
+    every = Plan(training, rows, seed=0).steps_per_epoch
+    left_open = [name for name in ("evaluate_every", "save_every") if getattr(training, name) is None]
+    return training.model_copy(update=dict.fromkeys(left_open, every))
+
+
+class DocumentLearner:
+    """Reads documents."""
+
+    def read(self, order: Order) -> DocumentLesson:
+        """Read documents, questions and the keep-set, and find the scorer; what cannot be used is refused here."""
+        settings = order.learner
+        assert isinstance(settings, DocumentSettings)
+        if order.data.evaluation_file is not None:
+            raise ConfigError(
+                "data.evaluation_file: what documents teach is measured by questions",
+                action="give a file of questions with --probes instead",
+            )
+        tokenizer = load_tokenizer(order.source)
+        tokens = OffsetTokens(tokenizer)
+        notes = read_notes(order.files, tokens, settings, max_length=order.data.max_length, seed=order.seed)
+        find_prior(settings, order.source)
+        renderer = Renderer(tokenizer, order.data.template, order.data.system)
+        return DocumentLesson(order, settings, renderer, tokens, notes)
