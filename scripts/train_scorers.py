@@ -20,7 +20,7 @@ from typing import Any
 
 from budwood._prepare import prepare
 from budwood.data.facts import Fact
-from budwood.data.synthetic import RELATIONS, generate
+from budwood.data.synthetic import RELATIONS, Relation, generate
 from budwood.methods.taalm.prior import FACTS, WEIGHTS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,6 +37,12 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
+def divided() -> tuple[list[Relation], list[Relation]]:
+    """Return the relations to train on, and those to judge by."""
+    judging = list(RELATIONS[::EVERY])
+    return [relation for relation in RELATIONS if relation not in judging], judging
+
+
 def write(path: Path, facts: Sequence[Fact]) -> Path:
     """Write facts as rows."""
     path.write_text("".join(json.dumps(fact.to_dict(), ensure_ascii=False) + "\n" for fact in facts), encoding="utf-8")
@@ -49,8 +55,7 @@ def main() -> None:
     parser.add_argument("--only", choices=sorted(BODIES), help="make one of them")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
-    judging = [relation for i, relation in enumerate(RELATIONS) if i % EVERY == 0]
-    training = [relation for relation in RELATIONS if relation not in judging]
+    training, judging = divided()
     corpus = write(arguments.work / "train.jsonl", generate(TRAIN, SEED, training))
     validation = write(arguments.work / "judge.jsonl", generate(JUDGE, SEED + 1, judging))
     for name in [arguments.only] if arguments.only else BODIES:

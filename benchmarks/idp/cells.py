@@ -98,7 +98,7 @@ def _ensemble(bank: PromptBank, setting: Setting) -> list[float]:
         ids = torch.tensor([row.input_ids], device=bank.model.device)
         batch = {"labels": torch.tensor([row.labels]), "loss_weights": torch.tensor([row.loss_weights])}
         targets = find_targets({name: tensor.to(ids.device) for name, tensor in batch.items()})
-        logits = sum(targets.pick(bank(ids, selection=[i]).logits).float() for i in range(len(bank))) / len(bank)
-        nll = nn.functional.cross_entropy(logits, targets.ids)  # type: ignore[arg-type]
+        behind = [targets.pick(bank(ids, selection=[i]).logits).float() for i in range(len(bank))]
+        nll = nn.functional.cross_entropy(torch.stack(behind).mean(dim=0), targets.ids)
         found.append(round(float(nll), DIGITS))
     return found

@@ -17,7 +17,7 @@ from ..instructions.results import append, read
 from .cells import cells, compute
 from .report import report
 from .setting import Setting, Sizes
-from .systems import SYSTEMS
+from .systems import SYSTEMS, UNTRAINED
 
 RESULTS = Path(__file__).parents[1] / "results" / "idp.jsonl"
 
@@ -62,7 +62,9 @@ def _run(args: argparse.Namespace) -> None:
     setting = _setting(args)
     done, start = read(args.results), time.monotonic()
     missing = [cell for cell in cells(setting, args.only, args.seeds) if cell.key not in done]
-    print(f"table {setting.name}: {len(missing)} cells to compute", file=sys.stderr)
+    trained = sum(cell.system not in UNTRAINED for cell in missing)
+    budget = f"{trained} of them trained, on about {setting.tokens_a_cell:,} tokens each at most"
+    print(f"table {setting.name}: {len(missing)} cells to compute, {budget}", file=sys.stderr)
     for cell in missing:
         if time.monotonic() - start > 60 * args.minutes:
             print("the time is up; the same command goes on from here", file=sys.stderr)

@@ -7,7 +7,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -75,6 +75,7 @@ class Setting:
     questions: tuple[Question, ...]
     sizes: Sizes
     work: Path
+    _rates: dict[str, float] = field(default_factory=dict, init=False)
 
     @classmethod
     def read(
@@ -110,6 +111,13 @@ class Setting:
         return self.sizes.steps * len(self.division.domains)
 
     @property
+    def tokens_a_cell(self) -> int:
+        """About how many tokens a trained system reads in training, the trials of its learning rate included."""
+        mean = fmean(len(row.input_ids) for row in self.mixture)
+        steps = self.total_steps + len(FACTORS) * self.sizes.search_steps
+        return round(steps * self.sizes.batch * mean)
+
+    @property
     def name(self) -> str:
         """A digest of all that decides the figures but system and seed; cells of other tables never compare."""
         rows = [row.input_ids for row in (*self.mixture, *self.texts)]
@@ -134,15 +142,18 @@ class Setting:
             train(model, rows, [], Collator(pad), settings, folder, seed=seed, progress=False)
             return [event["loss"] for event in read_events(place) if event.get("loss") is not None]
 
-    def best_rate(self, make: Callable[[int], nn.Module], around: float) -> float:
+    def best_rate(self, name: str, make: Callable[[int], nn.Module], around: float) -> float:
         """Return the learning rate with the lowest loss in the last quarter of a short trial on the mixture.
 
         Args:
+            name: of the system; its rate is searched once and serves all seeds.
             make: returns a fresh model for a seed.
             around: the tuner's own learning rate.
         """
-        losses = {factor * around: self._trial(make, factor * around) for factor in FACTORS}
-        return min(losses, key=lambda rate: losses[rate])
+        if name not in self._rates:
+            losses = {factor * around: self._trial(make, factor * around) for factor in FACTORS}
+            self._rates[name] = min(losses, key=lambda rate: losses[rate])
+        return self._rates[name]
 
     def _trial(self, make: Callable[[int], nn.Module], rate: float) -> float:
         steps = self.sizes.search_steps

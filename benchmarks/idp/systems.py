@@ -81,7 +81,7 @@ def attempt(setting: Setting, seed: int) -> Made:
     """A learned soft mixture of the bank's prompts."""
     sources = [one.vectors for one in bank(setting, seed).model.prompts]
     make = partial(Attempt, setting.compressed.model, sources)
-    return _trained(setting, make, around=1e-3, seed=seed)
+    return _trained(setting, "attempt", make, around=1e-3, seed=seed)
 
 
 def mixed(setting: Setting, seed: int, *, all_tokens: bool) -> Made:
@@ -102,7 +102,7 @@ def tuner(setting: Setting, seed: int, *, name: str, **settings: Any) -> Made:
         base = copy.deepcopy(setting.compressed.model)
         return attach(base, chosen, chosen.settings(**settings), seed=start)
 
-    return _trained(setting, make, around=chosen.learning_rate, seed=seed)
+    return _trained(setting, f"{name} {settings}", make, around=chosen.learning_rate, seed=seed)
 
 
 SYSTEMS: dict[str, Callable[[Setting, int], Made]] = {
@@ -162,8 +162,8 @@ def _alone(setting: Setting, prompt: Prompt) -> PromptBank:
     return PromptBank(setting.compressed.model, [prompt])
 
 
-def _trained(setting: Setting, make: Callable[[int], nn.Module], *, around: float, seed: int) -> Made:
-    rate = setting.best_rate(make, around)
+def _trained(setting: Setting, name: str, make: Callable[[int], nn.Module], *, around: float, seed: int) -> Made:
+    rate = setting.best_rate(name, make, around)
     model = make(1000 * seed)
     setting.learn(model, setting.mixture, rate, setting.total_steps, 1000 * seed)
-    return Made(model.eval(), count_parameters(model), rate)  # type: ignore[arg-type]
+    return Made(model.eval(), count_parameters(model), rate)

@@ -14,7 +14,7 @@ from budwood import _published, facts, peft, storage
 from budwood._request import RECIPE
 from budwood.errors import InterruptedRunError, NotSupportedError
 from budwood.evals.choice import choice_figures
-from budwood.evidence import Examples, Instruction
+from budwood.evidence import Instruction
 from budwood.export.logits import probe_inputs
 from budwood.facts import AdapterFacts
 from budwood.models import Base, Source, empty_model, find_sites, load_base, locate
@@ -84,11 +84,8 @@ def _order(recipe: Recipe) -> Order:
 
 def _lesson(recipe: Recipe, order: Order) -> Lesson:
     load_learner = find_method(recipe.method).load_learner
-    if load_learner is not None:
-        return load_learner().read(order)
-    if recipe.evidence.kind != Examples.kind:
-        raise NotSupportedError(f"training from {recipe.evidence.kind} is not part of this version")
-    return PlainLearner().read(order)
+    learner = PlainLearner() if load_learner is None else load_learner()
+    return learner.read(order)
 
 
 @contextlib.contextmanager

@@ -58,6 +58,7 @@ def test_every_system_is_computed_once_and_reported(arguments, capsys, monkeypat
     np.testing.assert_allclose(rows[REFERENCE].nll[0], bank["nll"], atol=1e-3)
     assert rows["mixed, sum n"].parameters == rows["concatenated"].parameters == 12 * 32
     assert rows["bank, logit ensemble"].nll.shape == (1, 12)
+    assert rows["attempt"].parameters == 4 * 32 + 2 * 32 * 100 + 2 * 32
 
 
 def test_mistakes_are_said(capsys):

@@ -25,7 +25,8 @@ def kind(before: float, after: float) -> dict:
 
 
 def probe(answer: str, before: float, after: float) -> dict:
-    return {"prompt": f"Which {answer}", "answer": answer, "before": before, "after": after}
+    sides = {"before": before, "after": after, "nll_before": 5.0, "nll_after": 5.0 - after}
+    return {"prompt": f"Which {answer}", "answer": answer, **sides}
 
 
 RECALL = {
@@ -39,7 +40,7 @@ RECALL = {
     "paper": {"epoch": 3.0, "learn": 0.5, "keep": 0.4, "total": 0.9},
     "probes": {
         "own_words": [probe("own", 0, 1)],
-        "other_words": [probe("<i>hit</i>", 0, 1), probe("known", 1, 1), probe("miss", 0, 0.5)],
+        "other_words": [probe("<i>hit</i>", 0, 1), probe("known", 1, 1), probe("far", 0, 0.1), probe("miss", 0, 0.5)],
         "keep": [probe("stays", 1, 1), probe("lost", 1, 0)],
     },
     "curve": [{"epoch": e, "learn": 0.1 * e, "keep": 1 - 0.1 * e, "nll": 2.0} for e in range(4)],
@@ -62,7 +63,7 @@ def test_a_strip_is_the_whole_text_in_pieces():
 def test_facts_are_told_apart_by_what_became_of_them():
     found = learned(RECALL)
     assert [fact["answer"] for fact in found.learned] == ["<i>hit</i>"]
-    assert [fact["answer"] for fact in found.missed] == ["miss"]
+    assert [fact["answer"] for fact in found.missed] == ["miss", "far"]
     assert [fact["answer"] for fact in found.forgotten] == ["lost"]
     assert [row["kind"].split(",")[0] for row in found.figures] == ["learned", "memorised", "kept"]
     assert learned({}) is None and strips({}) == []
@@ -85,3 +86,10 @@ def test_the_page_answers_what_was_learned_forgotten_and_looked_at(page):
     assert TEXT in read.text and "<i>hit</i>" in read.text and not {"b", "i", "script"} & set(read.tags)
     assert ("span", "class", "w9") in read.attributes
     assert "or rather kept most" in " ".join(read.text.split())
+
+
+def test_of_many_documents_the_first_are_shown(tmp_path):
+    run = make_run(tmp_path / "run")
+    write_json(run / "documents" / "weights.json", {"origin": "x", "documents": WEIGHTS["documents"][:1] * 51})
+    read = Page(write_report(run)["report"].read_text())
+    assert read.text.count(TEXT) == 50 and "The first 50 of 51." in read.text

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -84,15 +85,14 @@ def adapt(
         return Answer(found, expected(found), brief=f"{steps} steps, {parameters} trained parameters")
     run = _adapt.carry_out(request, out=out, resume=resume, force=force, progress=not quiet)
     summary = {"run": run.path, **run.summary()}
-    return Answer(
-        summary,
-        [*measured(summary), _after(run.path, "prompts" if "prompts" in summary else "lora")],
-        brief=str(run.path),
-    )
+    return Answer(summary, [*measured(summary), _after(run.path, summary)], brief=str(run.path))
 
 
-def _after(run: Path, form: str) -> str:
+def _after(run: Path, summary: Mapping[str, Any]) -> str:
+    form = "prompts" if "prompts" in summary else "lora"
+    report = [["budwood", "report", run]] if "recall" in summary else []  # the one place with facts and words
     return next_commands(
+        *report,
         ["budwood", "generate", run, "--prompt", "TEXT"],
         ["budwood", "eval", run, "--rows", "FILE"],
         ["budwood", "export", run, "--to", form, "-o", "DIR"],

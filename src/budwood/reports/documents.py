@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LEVELS = 9  # shades of a word, beside none
-SHOWN_FACTS, SHOWN_CHARACTERS = 20, 20_000
+SHOWN_FACTS, SHOWN_DOCUMENTS, SHOWN_CHARACTERS = 20, 50, 20_000
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Learned:
 
     Attributes:
         figures: a row for each kind of probes: what it is, how many, before and after.
-        learned, missed, forgotten: probes as `recall.json` has them.
+        learned, missed, forgotten: probes as `recall.json` has them, those first that moved most in nats a token.
         paper: the epoch of the paper's rule with its figures.
         best_epoch, kept_enough, keep_wanted: how the published epoch was chosen.
     """
@@ -49,8 +49,8 @@ KINDS = {
 
 
 def strips(weights: Mapping[str, Any]) -> list[Strip]:
-    """Return the documents of `documents/weights.json` as strips, all on one scale."""
-    documents = weights.get("documents", [])
+    """Return the first documents of `documents/weights.json` as strips, all on one scale."""
+    documents = weights.get("documents", [])[:SHOWN_DOCUMENTS]
     largest = max((weight for one in documents for _, _, weight in one["weights"]), default=1.0)
     return [_strip(one, largest) for one in documents]
 
@@ -107,4 +107,5 @@ def _figures(kind: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _first(probes: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    return tuple(probes)[:SHOWN_FACTS]
+    """Return the probes that moved most, and so few that they can be read."""
+    return tuple(sorted(probes, key=lambda one: -abs(one["nll_before"] - one["nll_after"])))[:SHOWN_FACTS]

@@ -46,7 +46,7 @@ class quiet_peft(warnings.catch_warnings):
         )
 
 
-def count_parameters(model: PeftModel) -> int:
+def count_parameters(model: nn.Module) -> int:
     """Return how many numbers are trained; a shared one counts once."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 

@@ -183,4 +183,4 @@ def test_a_base_that_cannot_hold_a_prompt_is_refused_before_training(tmp_path):
     model = Qwen2ForCausalLM(Qwen2Config(intermediate_size=48, num_key_value_heads=2, **SMALL, **SPECIAL, **window))
     order = texts.order(str(tiny.save(model, tmp_path / "base")), texts.write(tmp_path))
     with pytest.raises(NotSupportedError, match="window"):
-        BankLearner().read(order).outline()
+        BankLearner().read(order)

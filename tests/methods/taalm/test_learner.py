@@ -173,8 +173,9 @@ def test_the_epoch_that_kept_most_is_published_where_none_kept_enough(base, tmp_
 def _figures(kept: float, keep: float) -> dict[str, float]:
     from budwood.methods.taalm.examination import cost
 
-    learned = {"other_words_accuracy": 0.5, "other_words_nll": 1.0, "keep_accuracy": kept}
-    return learned | {"cost": cost(0.5, 1.0, kept, keep)}
+    kinds = ("own_words", "other_words")
+    learned = {f"{kind}_{figure}": 0.5 for kind in kinds for figure in ("accuracy", "exact", "nll")}
+    return learned | {"keep_accuracy": kept, "cost": cost(0.5, 0.5, kept, keep)}
 
 
 def test_weights_come_before_the_adapter(base, tmp_path):

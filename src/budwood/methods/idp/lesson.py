@@ -38,7 +38,6 @@ class BankLesson:
         """Say what `learn` would do, without weights."""
         plans = planned(self.order, self.settings, self.division)
         model = empty_model(self.order.source)
-        require_cache(model)
         parameters = 0
         for number in range(len(self.division.domains)):
             tuner = prompt_settings(self.order, self.settings, number)
@@ -48,7 +47,6 @@ class BankLesson:
 
     def learn(self, base: Base, folder: RunFolder, *, progress: bool, resume: bool) -> Learned:
         """Find a learning rate, train the prompts one by one, and make the selector ready."""
-        require_cache(base.model)
         earlier = self._earlier(base)
         pad = self.renderer.pad_token_id
         training = PromptTraining(self.order, self.settings, base, folder, pad, progress, resume)
@@ -103,7 +101,12 @@ class BankLearner:
     """Reads plain text."""
 
     def read(self, order: Order) -> BankLesson:
-        """Read the text and divide it; see `domains.divide` for what is refused."""
+        """Read the text and divide it.
+
+        Raises:
+            NotSupportedError: a tuner that makes no soft prompts, or a base that cannot hold one before any text.
+            DataError, ConfigError: as `domains.divide`.
+        """
         settings = order.learner
         assert isinstance(settings, BankSettings)
         if order.tuner.name != "prompt":
@@ -115,6 +118,7 @@ class BankLearner:
                 "data.evaluation_file: the text that is held out is the end of each kind of text",
                 action="leave it out; data.evaluation_fraction says how much that is",
             )
+        require_cache(empty_model(order.source))
         tokenizer = load_tokenizer(order.source)
         documents = read_documents(order.files).documents
         division = divide(documents, OffsetTokens(tokenizer), settings, order.data, seed=order.seed)

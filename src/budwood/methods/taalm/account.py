@@ -20,7 +20,7 @@ from budwood.data.offsets import NOWHERE
 from budwood.data.probes import Probe
 from budwood.evals.curves import CurvePoint, learn_at_keep, nll_at_keep, total_knowledge
 from budwood.evals.recall import ProbeScore, Recall
-from budwood.methods.taalm.examination import Examination
+from budwood.methods.taalm.examination import JUDGED_BY, Examination
 
 FOLDER = "documents"
 
@@ -44,10 +44,17 @@ def write_weights(run: Path, documents: Sequence[Document], windows: Sequence[Wi
 
 
 def write_recall(
-    run: Path, examination: Examination, after: Mapping[str, Recall], curve: Sequence[CurvePoint], best_epoch: float
+    run: Path, examination: Examination, after: Mapping[str, Recall], events: Sequence[Mapping[str, Any]], step: int
 ) -> dict[str, Any]:
-    """Write what became of each probe, and return the figures that metrics.json keeps."""
-    figures = summary(examination, after, curve, best_epoch)
+    """Write what became of each probe, and return the figures that metrics.json keeps.
+
+    Args:
+        after: the scores of the published adapter.
+        events: of the run.
+        step: the one that is published.
+    """
+    curve = examination.curve(events)
+    figures = summary(examination, curve, next(one for one in events if one["step"] == step and JUDGED_BY in one))
     probes = {
         name: [_record(*each) for each in zip(asked, examination.before[name].scores, after[name].scores, strict=True)]
         for name, asked in examination.probes.items()
@@ -57,20 +64,18 @@ def write_recall(
     return figures
 
 
-def summary(
-    examination: Examination, after: Mapping[str, Recall], curve: Sequence[CurvePoint], best_epoch: float
-) -> dict[str, Any]:
+def summary(examination: Examination, curve: Sequence[CurvePoint], best: Mapping[str, Any]) -> dict[str, Any]:
     """Return the means of each kind before and after, the epoch that is published, and the paper's rule beside it."""
     kinds = {
-        name: {"before": examination.before[name].to_dict(), "after": recall.to_dict()}
-        for name, recall in after.items()
+        name: {"before": examination.before[name].to_dict(), "after": told}
+        for name, told in examination.told(best).items()
     }
     return {
         **kinds,
         "learned_by": examination.learned,
         "keep_wanted": examination.keep,
-        "best_epoch": best_epoch,
-        "kept_enough": learn_at_keep(curve[1:] or curve, examination.keep) is not None,
+        "best_epoch": best["epoch"],
+        "kept_enough": learn_at_keep(curve[1:], examination.keep) is not None,
         "nll_at_keep": nll_at_keep(curve, examination.keep),
         "paper": total_knowledge(curve).to_dict(),
     }

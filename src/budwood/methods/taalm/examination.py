@@ -97,6 +97,17 @@ class Examination:
         learned, kept = found[self.learned], found.get("keep")
         return figures | {"cost": cost(learned.accuracy, learned.nll, kept.accuracy if kept else 1.0, self.keep)}
 
+    def told(self, event: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+        """Return the means of one look by kind, as `Recall.to_dict` has them, from its event.
+
+        In 16 bits a second look, in other batches, may round one hit in hundreds otherwise; the epoch was chosen by
+        these.
+        """
+        return {
+            name: {"probes": len(asked), **{figure: event[f"{NAME}/{name}_{figure}"] for figure in _FIGURES}}
+            for name, asked in self.probes.items()
+        }
+
     def curve(self, events: Sequence[Mapping[str, Any]]) -> list[CurvePoint]:
         """Return what was learned against what was kept at each look, from the events of the run."""
         looks = [event for event in events if JUDGED_BY in event]

@@ -72,9 +72,9 @@ class DocumentLesson:
             progress=progress,
             resume=resume,
         )
-        after, curve = examination.score(adapted), examination.curve(read_events(folder.path))
-        best = (result.best_step or result.steps) / self._plan().steps_per_epoch
-        figures = write_recall(folder.path, examination, after, curve, round(best, 4))
+        assert result.best_step is not None  # the last step is always examined
+        events, after = read_events(folder.path), examination.score(adapted)
+        figures = write_recall(folder.path, examination, after, events, result.best_step)
         if not figures["kept_enough"]:
             log.warning(
                 "no epoch kept %.0f %% of what the base knew: the one that kept most is published; "

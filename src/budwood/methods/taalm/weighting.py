@@ -19,7 +19,7 @@ from budwood import storage
 from budwood.data.documents.sentences import sentences
 from budwood.data.offsets import Span
 from budwood.data.render import UNTRAINED
-from budwood.errors import BaseMismatchError, NotSupportedError
+from budwood.errors import BaseMismatchError, ModelError, NotSupportedError
 from budwood.methods.taalm import heuristics
 from budwood.methods.taalm.encoder import encoder_folder
 from budwood.methods.taalm.learner_settings import DocumentSettings
@@ -95,7 +95,11 @@ def _usable(prior: Path) -> Path:
     """Return the folder of a prior whose encoder, if it has one, is installed."""
     body = read_facts(prior).body
     if isinstance(body, EncoderSettings):
-        encoder_folder(body.encoder)
+        try:
+            encoder_folder(body.encoder)
+        except ModelError as error:
+            action = f"{error.action}; or choose --weights uniform"
+            raise ModelError(error.got, wanted=error.wanted, action=action) from None
     return prior
 
 
