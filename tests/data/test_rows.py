@@ -83,7 +83,7 @@ def test_the_system_field_of_sharegpt_is_its_first_turn():
         ([{"from": "tool", "value": "a"}], "conversations[0].from", "no role 'tool'"),
         ([{"role": "user", "content": "a"}], "conversations[0]", "no 'from'"),
         ([{"from": "gpt", "value": " "}], "conversations[0].value", "empty"),
-        (["hello"], "conversations[0]", "str 'hello'"),
+        (["hello"], "conversations[0]", "the text 'hello'"),
         ([], "conversations", "an empty list"),
     ],
 )

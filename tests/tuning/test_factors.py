@@ -142,4 +142,4 @@ def test_what_is_no_lora_is_refused_with_the_reason_and_a_way_out(kind):
         model = get_peft_model(tiny.llama(), config())
     with pytest.raises(NotSupportedError, match=reason) as refused:
         lora_factors(model)
-    assert "merge_and_unload" in refused.value.action or "PEFT folder" in refused.value.action
+    assert "export --to merged" in refused.value.action or "PEFT folder" in refused.value.action

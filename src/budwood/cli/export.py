@@ -32,10 +32,10 @@ def export(
         ),
     ] = "auto",
     force: Annotated[
-        bool, typer.Option("--force", help="Replace OUT; take another base than the trained one.")
+        bool, typer.Option("--force", help="Replace OUT; take another base; merge beyond the limit.")
     ] = False,
 ) -> Answer:
-    """Write a LoRA for PEFT and vLLM or for llama.cpp, merge it, or write soft prompts.
+    """Write a LoRA (PEFT, vLLM, llama.cpp), a merged model or prompts.
 
     \b
     Example:

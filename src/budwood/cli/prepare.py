@@ -31,7 +31,7 @@ def prepare(
     force: Annotated[bool, typer.Option("--force", help="Replace what is in PRIOR.")] = False,
     quiet: Quiet = False,
 ) -> Answer:
-    """Train the prior of a method for a base: taalm's scorer of tokens.
+    """Train a method's prior for a base: taalm's scorer of tokens.
 
     \b
     Example:
