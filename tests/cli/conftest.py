@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 import budwood
 from budwood.cli._app import app
-from tests.cli import library as stand_in
+from tests.cli import stand_ins as stand_in
 
 # Every command with the fewest words it takes.
 COMMANDS = {

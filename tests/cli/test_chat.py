@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from budwood import errors
 from budwood.cli._app import app
 from tests.cli.conftest import only_object
-from tests.cli.library import last
+from tests.cli.stand_ins import last
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_control_c_between_lines_is_130(chat, library):
 def in_terminal(typed: str, *words: str) -> tuple[int, str, str]:
     """Run the command with a terminal as standard input and error; return exit code, screen and standard output."""
     code = (
-        "import sys; from tests.cli import library; library.install();"
+        "import sys; from tests.cli import stand_ins; stand_ins.install();"
         f"from budwood.cli._app import app; sys.argv = ['budwood', 'chat', 'runs/a', *{list(words)!r}]; app()"
     )
     ours, theirs = pty.openpty()

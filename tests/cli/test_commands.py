@@ -14,9 +14,9 @@ from budwood.cli._app import app
 from budwood.evidence import Documents, Examples, Instruction, Repair
 from budwood.recipe import LEARNER
 from budwood.tuning import registry
-from tests.cli import library as stand_in
+from tests.cli import stand_ins as stand_in
 from tests.cli.conftest import COMMANDS, only_object
-from tests.cli.library import last
+from tests.cli.stand_ins import last
 
 
 @pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)

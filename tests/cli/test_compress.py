@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from budwood.compression.settings import Compression, Pattern
-from tests.cli import library as stand_in
+from tests.cli import stand_ins as stand_in
 from tests.cli.conftest import only_object
-from tests.cli.library import last
+from tests.cli.stand_ins import last
 
 
 def test_every_flag_is_passed(budwood_cli):

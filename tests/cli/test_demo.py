@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from budwood.evidence import Examples
-from tests.cli.library import last
+from tests.cli.stand_ins import last
 
 
 def test_demo_measures_on_orders_that_were_not_trained_on(budwood_cli, tmp_path):

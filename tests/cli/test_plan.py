@@ -6,9 +6,9 @@ from pathlib import Path
 
 from budwood._request import Request
 from budwood.evidence import Documents, Examples, Instruction
-from tests.cli import library as stand_in
+from tests.cli import stand_ins as stand_in
 from tests.cli.conftest import only_object
-from tests.cli.library import last
+from tests.cli.stand_ins import last
 
 
 def test_plan_passes_every_flag(budwood_cli):

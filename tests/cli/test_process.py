@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 WITH_STAND_INS = """
 import sys
 sys.path.insert(0, {root!r})
-from tests.cli import library
-library.install()
+from tests.cli import stand_ins
+stand_ins.install()
 {before}
 from budwood.cli import main
 main()
@@ -61,7 +61,7 @@ def test_json_stays_pure_whatever_children_write(tmp_path, name):
 
 @pytest.mark.parametrize(("ok", "code"), [(True, 0), (False, 4)])
 def test_a_reader_that_leaves_changes_no_exit_code(tmp_path, ok, code):
-    big = f"library.VERIFIED.append({ok}); library.Report.to_dict = lambda self: "
+    big = f"stand_ins.VERIFIED.append({ok}); stand_ins.Report.to_dict = lambda self: "
     big += "{'ok': self.ok, 'checks': [{'name': 'x' * 90, 'ok': self.ok}] * 200}"
     with budwood_process(tmp_path, "verify", "runs/a", before=big) as process:
         process.stdout.close()
@@ -78,7 +78,7 @@ def test_a_reader_of_the_help_that_leaves(tmp_path):
 
 
 def test_a_reader_of_the_progress_that_leaves(tmp_path):
-    polite = "library.os.write = library.os.system = lambda *_: None"
+    polite = "stand_ins.os.write = stand_ins.os.system = lambda *_: None"
     with budwood_process(tmp_path, *COMMANDS["adapt"], before=polite) as process:
         process.stderr.close()
         assert "runs/made up" in process.stdout.read()
@@ -95,8 +95,10 @@ def test_a_closed_standard_output(tmp_path):
 
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
 def test_control_c_in_the_middle(tmp_path):
-    sleepy = "import time; library.schema = lambda: print('ready', flush=True) or time.sleep(600)\nlibrary.install()"
-    sleepy = sleepy.replace("library.install()", "sys.modules['budwood.recipe'].schema = library.schema")
+    sleepy = (
+        "import time; stand_ins.schema = lambda: print('ready', flush=True) or time.sleep(600)\nstand_ins.install()"
+    )
+    sleepy = sleepy.replace("stand_ins.install()", "sys.modules['budwood.recipe'].schema = stand_ins.schema")
     process = budwood_process(tmp_path, "config", "schema", "--json", before=sleepy)
     assert process.stderr.readline() == "ready\n"
     process.send_signal(signal.SIGINT)

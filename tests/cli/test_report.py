@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.cli.conftest import only_object
-from tests.cli.library import last
+from tests.cli.stand_ins import last
 
 
 def test_report_prints_where_the_page_is(budwood_cli):

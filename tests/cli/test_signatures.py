@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 
-from tests.cli import library as stand_in
+from tests.cli import stand_ins as stand_in
 
 
 def test_stand_ins_have_the_signatures_of_the_library():
