@@ -80,7 +80,7 @@ def test_checkpointing_keeps_the_inputs_of_layers():
     model, sites, names, vocabulary = adapted("llama", torch.float32, "lora")
     whole = activation_bytes(sites, names, BATCH, torch.float32, False)
     less = activation_bytes(sites, names, BATCH, torch.float32, True)
-    with ready(model, TrainingSettings(gradient_checkpointing=True)):
+    with ready(model, TrainingSettings(gradient_checkpointing=True), BATCH.length):
         model.train()
         kept = kept_bytes(model)
     # The one layer that is computed again is at hand in the backward pass only.

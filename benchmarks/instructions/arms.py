@@ -80,12 +80,19 @@ VARIANTS = (
     _gift("gift_ranks", "r=16 q k, 48 v o, 32 others", rank=32, group_ranks={"q": 16, "k": 16, "v": 48, "o": 48}),
     _gift("gift_qv_r112", "r=112, q and v only", rank=112, targets=["q", "v"]),  # 258,048
 )
-_GROUPS = {"headline": HEADLINE, "variants": VARIANTS}
+# What writes to the residual stream is edited at its output, what reads from it at its input: the one space that all
+# layers share. As many parameters as 1/14 of LoRA r = 16 allows, beside shared LoRA of the same size.
+DECIDING = (
+    _gift("gift_residual_r43", "r=43, all at the residual stream", 5, rank=43, side={"o": "output"}),  # 346,752
+    Arm("shared_lora_r34", "shared LoRA r=34 (no W inside)", "shared_lora", {"rank": 34}, seeds=5),  # 345,984
+)
+ARMS = (*HEADLINE, *VARIANTS, *DECIDING)
+_GROUPS = {"headline": HEADLINE, "variants": VARIANTS, "deciding": DECIDING}
 
 
 def choose_arms(names: list[str]) -> list[Arm]:
-    """Return the arms called so; "headline" and "variants" stand for all of that list."""
-    known = {arm.name: (arm,) for arm in (*HEADLINE, *VARIANTS)} | _GROUPS
+    """Return the arms called so; "headline", "variants" and "deciding" stand for all of that list."""
+    known = {arm.name: (arm,) for arm in ARMS} | _GROUPS
     for name in names:
         if name not in known:
             raise UsageError(f"there is no arm {name!r}", action=nearest(name, known))
@@ -94,4 +101,4 @@ def choose_arms(names: list[str]) -> list[Arm]:
 
 def find_arm(name: str) -> Arm | None:
     """Return the arm called `name`; None for one that an older version of this file had."""
-    return next((arm for arm in (*HEADLINE, *VARIANTS) if arm.name == name), None)
+    return next((arm for arm in ARMS if arm.name == name), None)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .arms import HEADLINE, LEARNING_RATES, VARIANTS, find_arm
+from .arms import ARMS, LEARNING_RATES, VARIANTS, find_arm
 from .results import hits
 
 RESAMPLES = 10_000
@@ -24,6 +24,10 @@ PAIRS = (
     ("gift_r32", "shared_lora"),
     ("gift_blocks_r64", "lora_r16"),
     ("shared_lora", "lora_r16"),
+    ("gift_residual_r43", "lora_r16"),
+    ("gift_residual_r43", "lora_r1"),
+    ("gift_residual_r43", "shared_lora_r34"),
+    ("shared_lora_r34", "lora_r16"),
     *((variant.name, "gift_r32") for variant in VARIANTS),
 )
 
@@ -95,7 +99,7 @@ def _commit(line: Line) -> str:
 
 def _by_arm(lines: Sequence[Line]) -> dict[str, dict[int, Line]]:
     """Runs by arm, in the order of the arms, and by seed."""
-    known = [arm.name for arm in (*HEADLINE, *VARIANTS)]
+    known = [arm.name for arm in ARMS]
     names = sorted(
         {line["arm"] for line in lines}, key=lambda name: known.index(name) if name in known else len(known)
     )

@@ -34,6 +34,7 @@ from budwood.models import Site, Source, choose_device, choose_dtype, empty_mode
 from budwood.models.files import weight_files
 from budwood.models.quantisation import LOADED_DENSE, stored_method
 from budwood.recipe import Recipe
+from budwood.training.attention import kept_bytes as attention_bytes
 from budwood.training.environment import describe_environment
 from budwood.training.folder import read_metrics, read_status
 from budwood.tuning.attach import attach, count_parameters
@@ -126,15 +127,18 @@ def _count(model: PreTrainedModel) -> int:
 
 def _memory(shapes: _Shapes, batch: BatchShape, trainable: int) -> MemoryEstimate:
     training, quantisation = shapes.recipe.training, shapes.source.reference.quantisation
-    dtype = choose_dtype(training.dtype, choose_device(training.device))
+    device = choose_device(training.device)
+    dtype = choose_dtype(training.dtype, device)
     stored = stored_method(shapes.base.config)
     if stored and stored not in LOADED_DENSE:
         weights = sum(file.stat().st_size for file in weight_files(shapes.source.folder, shapes.recipe.model))
     else:
         weights = base_bytes(shapes.parameters, shapes.sites, dtype, quantisation)
     kept = activation_bytes(shapes.sites, shapes.widened_sites, batch, dtype, training.gradient_checkpointing)
-    vocabulary = shapes.base.config.get_text_config().vocab_size
-    return MemoryEstimate(weights, ADAPTER_BYTES * trainable, kept, logit_bytes(batch, vocabulary, dtype))
+    pairs = attention_bytes(shapes.base, batch.rows, batch.length, device, dtype)
+    config = shapes.base.config.get_text_config()
+    kept += pairs // config.num_hidden_layers if training.gradient_checkpointing else pairs
+    return MemoryEstimate(weights, ADAPTER_BYTES * trainable, kept, logit_bytes(batch, config.vocab_size, dtype))
 
 
 def _largest_batch(recipe: Recipe, rows: Mapping[str, Any] | None) -> BatchShape:

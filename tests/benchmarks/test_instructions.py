@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.instructions import command
-from benchmarks.instructions.arms import HEADLINE, LEARNING_RATES, VARIANTS, Arm, choose_arms
+from benchmarks.instructions.arms import ARMS, LEARNING_RATES, Arm, choose_arms
 from benchmarks.instructions.learning import Schedule, Score, judge, learn, step_groups
 from benchmarks.instructions.report import difference
 from benchmarks.instructions.results import append, hits, pack_scores, read
@@ -141,8 +141,8 @@ def test_intervals():
 
 
 def test_arms():
-    assert len({arm.name for arm in (*HEADLINE, *VARIANTS)}) == len(HEADLINE) + len(VARIANTS)
-    for arm in (*HEADLINE, *VARIANTS):
+    assert len({arm.name for arm in ARMS}) == len(ARMS)
+    for arm in ARMS:
         if arm.tuner in ("gift", "lora"):
             assert not isinstance(arm.build(), str)
     assert "no tuner 'absent'" in Arm("x", "x", "absent").build()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,8 @@ from budwood.training.loss import weighted_nll
 from budwood.training.settings import TrainingSettings
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from budwood.data.render import Encoded
 
 Collate = Callable[[list["Encoded"]], dict[str, Tensor]]
@@ -45,6 +47,11 @@ class Feed:
     probed: Sequence[Encoded] = ()
 
     @property
+    def longest(self) -> int:
+        """The tokens of the longest row, whatever it is for."""
+        return max(len(row.input_ids) for row in (*self.train, *self.evaluation, *self.probed))
+
+    @property
     def evaluates(self) -> bool:
         """Whether there is anything to evaluate."""
         return bool(self.evaluation or self.probes)
@@ -61,15 +68,39 @@ def evaluation_loss(model: nn.Module, feed: Feed, settings: TrainingSettings, ac
     All processes get the result. The batch size changes nothing but the rounding. Where no target has a weight the
     loss is 0.
     """
-    total = torch.zeros(2, dtype=torch.float64)
     process, processes = accelerator.process_index, accelerator.num_processes
-    for rows in evaluation_batches(feed.evaluation, settings.batch_size, process, processes):
-        batch = send_to_device(feed.collate(rows), accelerator.device)
-        total += torch.stack(weighted_nll(model, batch, settings.normalise)).cpu().double()
+    batches = evaluation_batches(feed.evaluation, settings.batch_size, process, processes)
+    total = _sums(model, batches, feed.collate, settings, accelerator.device)
     if accelerator.num_processes > 1:
         total = accelerator.reduce(total.to(accelerator.device), "sum")
+    return _quotient(total)
+
+
+@torch.no_grad()
+def loss_of(model: PreTrainedModel, rows: Sequence[Encoded], collate: Collate, settings: TrainingSettings) -> float:
+    """Return the same loss of a model that is not being trained, computed by this process alone."""
+    batches = evaluation_batches(rows, settings.batch_size, 0, 1)
+    return _quotient(_sums(model.eval(), batches, collate, settings, model.device))
+
+
+def _sums(
+    model: nn.Module,
+    batches: Iterable[list[Encoded]],
+    collate: Collate,
+    settings: TrainingSettings,
+    device: torch.device,
+) -> Tensor:
+    """Return numerator and denominator of the loss over batches, (2,)."""
+    total = torch.zeros(2, dtype=torch.float64)
+    for rows in batches:
+        batch = send_to_device(collate(rows), device)
+        total += torch.stack(weighted_nll(model, batch, settings.normalise)).cpu().double()
+    return total
+
+
+def _quotient(total: Tensor) -> float:
     numerator, denominator = total.tolist()
-    return numerator / (denominator or 1.0)
+    return float(numerator / (denominator or 1.0))
 
 
 def probe(model: nn.Module, feed: Feed, accelerator: Accelerator) -> dict[str, float]:

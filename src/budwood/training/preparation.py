@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.integrations import TensorBoardCallback
 
 from budwood.errors import ConfigError, DataError, NotSupportedError
+from budwood.training.attention import fastest_attention
 from budwood.training.feed import Feed
 from budwood.training.folder import RunFolder
 from budwood.training.loss import IGNORED, language_model
@@ -103,12 +104,17 @@ def name_logs(trainer: Trainer, folder: RunFolder) -> None:
 
 
 @contextlib.contextmanager
-def ready(model: nn.Module, settings: TrainingSettings) -> Iterator[None]:
-    """Set the model up for training, and put it into evaluation mode at the end, its configuration as it was."""
+def ready(model: nn.Module, settings: TrainingSettings, longest: int) -> Iterator[None]:
+    """Set the model up for training, and put it into evaluation mode at the end, its configuration as it was.
+
+    Args:
+        longest: tokens of the longest row.
+    """
     core = language_model(model)
     use_cache = core.config.use_cache
+    checkpointed = _checkpointed(core) if settings.gradient_checkpointing else contextlib.nullcontext()
     try:
-        with _checkpointed(core) if settings.gradient_checkpointing else contextlib.nullcontext():
+        with checkpointed, fastest_attention(core, settings.batch_size, longest):
             yield
     finally:
         core.config.use_cache = use_cache

@@ -111,7 +111,8 @@ def train(  # noqa: PLR0913
     plan = Plan(settings, len(train_rows), seed, arguments.world_size)
     arguments.max_steps = plan.total_steps
     store = CheckpointStore(folder.checkpoints)
-    with _opened(folder, arguments, resume), translated(settings), ready(model, settings), _stoppable() as stop:
+    prepared = ready(model, settings, feed.longest)
+    with _opened(folder, arguments, resume), translated(settings), prepared, _stoppable() as stop:
         checkpoint = _latest(store, plan) if resume else None
         with (
             prefix_cached(model, feed, plan, folder, arguments),
