@@ -4,7 +4,7 @@
     python benchmarks/domain_text.py -o DIR
 
 Writes `wordnet.txt` (glosses of nouns), `bible.txt` (King James), `jargon.txt` (the Jargon File), and `unseen.txt`
-(Python's manual: a domain for controls, on which nothing is trained). What the packages hold is not part of this project.
+(Python's manual: a control, on which nothing is trained). What the packages hold is not part of this project.
 """
 
 from __future__ import annotations

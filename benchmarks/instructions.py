@@ -10,10 +10,13 @@ there is not computed again, and several processes with different arms may share
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch: spinning threads starve other processes
+sys.path.insert(0, str(Path(__file__).parents[1]))  # so that the folder beside this file is `benchmarks.instructions`
 
-from instructions.command import main  # the folder beside this file, which wins over a module of its name
+from benchmarks.instructions.command import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -1,10 +1,11 @@
 """Token weights on facts to learn from text: uniform, rules, learned scorers and the oracle, along their curves.
 
-    python benchmarks/lama_ckl.py --data DIR [--arms …] [--seeds 2] [--minutes M]
+    python benchmarks/lama_ckl.py --data DIR --arms all --studies all [--seeds 2] [--minutes M] [--plan]
     python benchmarks/lama_ckl.py --report
 
-Each finished cell (arm, seed) is one line of `benchmarks/results/lama_ckl.jsonl`; a cell that is there is not computed
-again. What scorers are trained on is kept in `--work`, so that a stopped run goes on there, too.
+Arms come in groups: headline, rules, scorers, shapes (of the weights), inner (steps of the meta-training), curves (30
+epochs). Each finished cell (arm, seed) or study is one line of `benchmarks/results/lama_ckl.jsonl`; a cell that is
+there is not computed again. What scorers are trained on is kept in `--work`, so a stopped run goes on there, too.
 """
 
 from __future__ import annotations

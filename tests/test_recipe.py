@@ -6,9 +6,10 @@ import dataclasses
 
 import pytest
 
-from budwood import recipe
+from budwood import _defaults, recipe
 from budwood.errors import ConfigError, NotSupportedError
 from budwood.tuning import registry
+from budwood.tuning.registry import find_method
 
 GIVEN = {"model": "smollm2", "evidence": {"kind": "examples", "paths": ["rows.jsonl"]}}
 
@@ -129,8 +130,10 @@ def test_what_a_learner_does_not_take_is_refused_by_the_name_of_its_flag(name, m
     methods = registry.methods()
     taker = dataclasses.replace(methods["lora"], accepts=frozenset({name}))
     for takers, told in (({"lora": taker}, "a method that does: lora"), ({}, "this version has none")):
-        monkeypatch.setattr(recipe, "methods", lambda takers=takers: takers)
-        with pytest.raises(NotSupportedError, match=f"--{name} x: the method gift does not take") as caught:
+        monkeypatch.setattr(_defaults, "methods", lambda takers=takers: takers)
+        with pytest.raises(
+            NotSupportedError, match=f"--{name.replace('_', '-')} x: the method gift does not take"
+        ) as caught:
             recipe.resolve(None, GIVEN, {name: "x"})
         assert told in caught.value.wanted
 
@@ -147,7 +150,8 @@ def test_what_a_learner_takes_becomes_its_setting():
 
 def test_every_preset_is_a_recipe():
     for name in recipe.presets():
-        assert recipe.resolve(name, GIVEN)
+        kind = find_method(recipe.outline(name)["recipe"]["method"]).evidence
+        assert recipe.resolve(name, GIVEN | {"evidence": {"kind": kind, "paths": ["a.txt"]}})
 
 
 def test_the_schema_lists_every_setting():

@@ -19,12 +19,16 @@ NAMES = sorted(path.name for path in FOLDER.glob("*.yaml"))
 NOTES = GIVEN | {"evidence": {"kind": "documents", "paths": ["notes"]}}
 
 
+REPAIR = GIVEN | {"evidence": {"kind": "repair", "paths": ["text.txt"]}}
+BY_NAME = {"documents.yaml": NOTES, "repair.yaml": REPAIR}
+
+
 def resolved(name: str) -> recipe.Recipe:
-    return recipe.resolve(FOLDER / name, {}, NOTES if name == "documents.yaml" else GIVEN)
+    return recipe.resolve(FOLDER / name, {}, BY_NAME.get(name, GIVEN))
 
 
 def test_there_are_these():
-    assert NAMES == ["documents.yaml", "examples.yaml", "gift-paper-qv.yaml", "lora-baseline.yaml"]
+    assert NAMES == ["documents.yaml", "examples.yaml", "gift-paper-qv.yaml", "lora-baseline.yaml", "repair.yaml"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -39,8 +43,9 @@ def test_the_recipe_for_examples_spells_out_the_defaults():
     assert resolved("examples.yaml") == recipe.resolve(None, {}, GIVEN)
 
 
-def test_the_recipe_for_documents_spells_out_the_defaults():
-    assert resolved("documents.yaml") == recipe.resolve(None, {}, NOTES)
+@pytest.mark.parametrize(("kind", "given"), [("documents", NOTES), ("repair", REPAIR)])
+def test_recipe_and_preset_for_documents_and_repair_spell_out_the_defaults(kind, given):
+    assert resolved(f"{kind}.yaml") == recipe.resolve(kind, {}, given) == recipe.resolve(None, {}, given)
 
 
 def test_the_paper_s_recipe_is_its_preset():

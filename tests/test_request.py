@@ -138,3 +138,16 @@ def test_a_mistake_is_told_before_torch_is_loaded(rows, words):
     script += "print([name for name in ('torch', 'transformers', 'peft') if name in sys.modules], file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=rows.parent)
     assert done.returncode == 2 and done.stderr.startswith("error: ") and done.stderr.endswith("[]\n"), done.stderr
+
+
+@pytest.mark.parametrize("kind", ["documents", "repair"])
+def test_a_recipe_that_names_no_evidence_is_told_what_it_lacks(kind):
+    with pytest.raises(UsageError) as raised:
+        Request("smollm2", recipe=kind).resolve()
+    assert raised.value.got == f"the recipe {kind} names no evidence, and none was given"
+    assert raised.value.wanted.startswith(f"--{kind} ")
+    assert f"budwood adapt smollm2 --recipe {kind} --{kind} " in raised.value.action
+    assert "--examples" not in str(raised.value)
+    with pytest.raises(UsageError, match="names no model") as raised:
+        Request(recipe=kind).resolve()
+    assert f"--recipe {kind} --{kind} " in raised.value.action

@@ -10,6 +10,7 @@ from scripts import train_scorers
 
 from budwood.data.offsets import OffsetTokens
 from budwood.data.synthetic import RELATIONS, generate
+from budwood.data.synthetic.relations import KNOWN
 from budwood.methods.taalm.heuristics import oracle
 from budwood.methods.taalm.learner_settings import DocumentSettings
 from budwood.methods.taalm.passages import from_texts
@@ -36,6 +37,8 @@ def test_all_of_them_together_are_at_most_3_mb():
 def test_the_script_judges_by_relations_that_it_does_not_train_on(tmp_path):
     training, judging = train_scorers.divided()
     assert not set(training) & set(judging) and set(training) | set(judging) == set(RELATIONS)
+    known = [fact.relation in {one.name for one in KNOWN} for fact in train_scorers.draw(training, (3, 2), 0)]
+    assert known == [True] * 3 + [False] * 2
     rows = train_scorers.write(tmp_path / "facts.jsonl", generate(3, 0, training)).read_text().splitlines()
     assert len(rows) == 3 and json.loads(rows[0])["relation"] in {relation.name for relation in training}
 

@@ -14,9 +14,9 @@ from torch import nn
 from budwood.evals.likelihood import likelihoods, select_prompts
 from budwood.evals.multiple_choice import answer_questions
 from budwood.methods.idp.bank import PromptBank
-from budwood.training.environment import describe_environment
 from budwood.training.loss import find_targets
 
+from .._table import machine
 from .setting import Setting
 from .systems import SYSTEMS, UNTRAINED
 
@@ -59,14 +59,13 @@ def compute(setting: Setting, cell: Cell) -> dict[str, Any]:
     }
     if made.banks is not None:
         line |= _parts(made.banks, setting)
-    environment = describe_environment()
     return line | {
         "tokens": [row.supervised for row in setting.texts],
         "domains": list(setting.domains),
         "sizes": vars(setting.sizes),
         "models": [str(one.source.reference) for one in (setting.compressed, setting.uncompressed)],
         "cpu_minutes": round((time.process_time() - began) / 60, 3),
-        "machine": {name: environment[name] for name in ("cpu", "devices", "python", "git")},
+        "machine": machine("cpu", "devices", "python", "git"),
     }
 
 

@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from budwood.evals.paired import paired_difference, paired_t_test
+from budwood.evals.paired import paired_t_test
+
+from .setting import UNSEEN
 
 Line = Mapping[str, Any]
 REFERENCE = "bank, likelihood"
+RESAMPLES = 4000
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,27 +36,27 @@ def rows_of(lines: Sequence[Line]) -> list[Row]:
     rows = []
     for name, of in systems.items():
         accuracy = tuple(line["accuracy"]["accuracy"] for line in of if "accuracy" in line)
-        if name == "bank":
-            rows += _bank_rows(of)
+        if "alone" in of[0]:
+            rows += _bank_rows(name, of)
             rows = [Row(r.name, r.parameters, r.nll, accuracy if r.name == REFERENCE else ()) for r in rows]
         else:
             rows.append(Row(name, of[0]["parameters"], np.array([line["nll"] for line in of]), accuracy))
     return rows
 
 
-def _bank_rows(lines: Sequence[Line]) -> list[Row]:
+def _bank_rows(bank: str, lines: Sequence[Line]) -> list[Row]:
     ways: dict[str, list[np.ndarray]] = {}
     for line in lines:
         alone = np.array(list(line["alone"].values())).T  # texts, prompts
         at = np.arange(len(alone))
-        weights = np.array(line["tokens"])
+        weights = np.array(line["tokens"]) * (np.array(line["domains"]) != UNSEEN)
         best = (alone * weights[:, None]).sum(axis=0).argmin()
         found = {f"always {name}": alone[:, i] for i, name in enumerate(line["alone"])}
         found |= {"best constant": alone[:, best], "random": alone.mean(axis=1), "oracle": alone.min(axis=1)}
         found |= {name: alone[at, chosen] for name, chosen in line["chosen"].items()}
         found["logit ensemble"] = np.array(line["ensemble"])
         for name, nll in found.items():
-            ways.setdefault(f"bank, {name}", []).append(nll)
+            ways.setdefault(f"{bank}, {name}", []).append(nll)
     return [Row(name, lines[0]["parameters"], np.stack(nll)) for name, nll in ways.items()]
 
 
@@ -67,7 +70,8 @@ def report(lines: Iterable[Line]) -> str:
 
 def _table(name: str, lines: Sequence[Line]) -> str:
     first = lines[0]
-    tokens, domains = np.array(first["tokens"], dtype=float), np.array(first["domains"])
+    counts, domains = np.array(first["tokens"], dtype=float), np.array(first["domains"])
+    tokens = counts * (domains != UNSEEN)  # the control has its column, and no part in the mean
     rows = rows_of(lines)
     means = {row.name: _mean(row.nll, tokens) for row in rows}
     lost = means.get("compressed", np.nan) - means.get("uncompressed", np.nan)
@@ -77,7 +81,7 @@ def _table(name: str, lines: Sequence[Line]) -> str:
     body = []
     for row in sorted(rows, key=lambda row: means[row.name]):
         share = (means["compressed"] - means[row.name]) / lost if lost > 0 else np.nan
-        own = [f"{_mean(row.nll[:, domains == kind], tokens[domains == kind]):.3f}" for kind in kinds]
+        own = [f"{_mean(row.nll[:, domains == kind], counts[domains == kind]):.3f}" for kind in kinds]
         against = _against(row, reference, tokens)
         accuracy = f"{np.mean(row.accuracy):.3f}" if row.accuracy else ""
         mean = f"{means[row.name]:.3f}"
@@ -94,27 +98,39 @@ def _mean(nll: np.ndarray, tokens: np.ndarray) -> float:
 
 
 def _against(row: Row, reference: Row | None, tokens: np.ndarray) -> str:
-    """Return the row minus the bank: the mean over seeds, its bootstrap interval over texts, and t over seeds."""
+    """Return the row minus the bank, seed by seed: the mean, its bootstrap interval, and t over seeds."""
     if reference is None or row is reference:
         return ""
-    ours, theirs = row.nll.mean(axis=0), reference.nll.mean(axis=0)
-    gap = paired_difference(ours.tolist(), theirs.tolist(), tokens.tolist())
-    text = f"{gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
-    seeds = min(len(row.nll), len(reference.nll))
-    if seeds < 2:
+    seeds = max(1, min(len(row.nll), len(reference.nll)))
+    gaps = row.nll[:seeds] - reference.nll[:seeds]
+    low, high = _interval(gaps, tokens)
+    text = f"{_mean(gaps, tokens):+.3f} [{low:+.3f}, {high:+.3f}]"
+    if min(len(row.nll), seeds) < 2:
         return text
     pairs = [[_mean(one.nll[i : i + 1], tokens) for i in range(seeds)] for one in (row, reference)]
     return f"{text}, p = {paired_t_test(*pairs).p:.2g}"
+
+
+def _interval(gaps: np.ndarray, tokens: np.ndarray) -> tuple[float, float]:
+    """Return the 95 % interval of the mean of (seeds, texts), both resampled."""
+    rng = np.random.default_rng(0)
+    seeds, texts = gaps.shape
+    means = np.empty(RESAMPLES)
+    for i in range(RESAMPLES):
+        drawn = rng.integers(texts, size=texts)
+        means[i] = _mean(gaps[rng.integers(seeds, size=seeds)][:, drawn], tokens[drawn])
+    low, high = np.quantile(means, (0.025, 0.975))
+    return float(low), float(high)
 
 
 def _histograms(lines: Sequence[Line]) -> list[str]:
     """Return how often each selector chose each prompt, over all seeds."""
     told = []
     for line in lines:
-        if line["system"] == "bank":
+        if "alone" in line:
             names = list(line["alone"])
             for selector, chosen in line["chosen"].items():
                 counts = Counter(chosen)
                 shares = ", ".join(f"{one} {counts.get(i, 0)}" for i, one in enumerate(names))
-                told.append(f"- chosen by {selector}, seed {line['seed']}: {shares}")
+                told.append(f"- {line['system']}: chosen by {selector}, seed {line['seed']}: {shares}")
     return ["", *told] if told else []

@@ -28,6 +28,7 @@ from budwood.training.folder import RunFolder, read_events
 from budwood.training.settings import TrainingSettings
 from budwood.training.train import train
 
+UNSEEN = "unseen"  # the name of the domain that nothing is trained on
 FACTORS = (0.3, 1.0, 3.0)  # of a tuner's own learning rate, tried for some steps each
 
 
@@ -45,7 +46,7 @@ class Sizes:
         scored: texts that are scored at most.
     """
 
-    tokens: int = 16
+    tokens: int = 48
     steps: int = 120
     batch: int = 4
     search_steps: int = 20
@@ -85,17 +86,24 @@ class Setting:
         questions: Sequence[Question],
         sizes: Sizes,
         work: Path,
+        unseen: Path | None = None,
     ) -> Setting:
         """Read the text and divide it.
 
         Args:
             bases: the compressed model and the uncompressed one.
+            unseen: text of a domain that nothing is trained on, scored apart.
         """
         data = DataSettings(evaluation_fraction=sizes.held_out, evaluation_rows_max=sizes.scored)
         documents = read_documents(paths).documents
         tokens = OffsetTokens(bases[0].tokenizer)
-        division = divide(documents, tokens, BankSettings(window=max(32, sizes.window)), data, seed=0)
+        settings = BankSettings(window=max(32, sizes.window))
+        division = divide(documents, tokens, settings, data, seed=0)
         pairs = [(row, domain.name) for domain in division.domains for row in domain.held_out]
+        if unseen is not None:
+            whole = settings.model_copy(update={"divide": "clusters", "prompts": 1})
+            apart = divide(read_documents([unseen]).documents, tokens, whole, data, seed=0)
+            pairs += [(row, UNSEEN) for row in apart.domains[0].held_out[: sizes.scored // len(division.domains)]]
         texts = tuple(scored_from(row, len(row.input_ids) // 2) for row, _ in pairs)
         names = tuple(name for _, name in pairs)
         return cls(*bases, division, texts, names, tuple(questions), sizes, work)

@@ -4,60 +4,45 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from budwood.data.render import Renderer
-from budwood.errors import BudwoodError, InterruptedRunError, UsageError
+from budwood.errors import UsageError
 from budwood.models import choose_device, load_base
 
+from .._table import Todo, add_arguments, fill, read, run_command, say
 from .arms import Arm, choose_arms
 from .learning import Schedule
 from .report import report
-from .results import Cell, Table, append, read
+from .results import Cell, Table
 from .running import FORWARD_SHARE, TRIAL_STEPS, Bench, chosen_rates, compute, final_cells, measure, search_cells
 from .tasks import DEV_ROWS, SELECTION_ROWS, SUBSETS, VALIDATION_ROWS, load_corpus
 
-RESULTS = Path(__file__).parents[1] / "results" / "instructions.jsonl"
 STEPS = (25, 60)  # of a trial, and of a final run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    args = _parser().parse_args(arguments)
-    try:
-        if not args.report:
-            _run(args)
-        print(report(read(args.results).values()))
-    except BudwoodError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        _say("interrupted; the cell that was being computed is lost, the finished ones are kept")
-        return InterruptedRunError.exit_code
-    return 0
+    kept = "the cell that was being computed is lost, the finished ones are kept"
+    return run_command(_parser(), arguments, _run, report, kept=kept)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="benchmarks/instructions.py", description="GIFT and others on instructions")
     parser.add_argument("--data", type=Path, help="folder of the corpus: train.jsonl and dev.jsonl")
     parser.add_argument("--base", default="smollm2", help="the base model")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--dtype", default="auto", help="of the base; auto: bf16 where the device multiplies in it")
     parser.add_argument("--arms", nargs="+", default=["headline"], help="names of arms, 'headline' or 'variants'")
     parser.add_argument("--stage", choices=("search", "final", "all"), default="all")
     parser.add_argument("--subset", choices=tuple(SUBSETS), default="full")
-    parser.add_argument("--seeds", type=int, default=5, help="no arm gets more final runs than this")
     parser.add_argument("--search-steps", type=int, default=STEPS[0], help="steps of a trial of a learning rate")
     parser.add_argument("--final-steps", type=int, default=STEPS[1], help="steps of a final run")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="start no cell after so many minutes")
     parser.add_argument("--cells", type=int, default=sys.maxsize, help="compute at most so many cells")
     parser.add_argument("--threads", type=int, help="threads of torch")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--report", action="store_true", help="only print the tables of the results")
+    add_arguments(parser, results="instructions.jsonl", seeds=5, seeds_help="no arm gets more final runs than this")
     return parser
 
 
@@ -68,20 +53,16 @@ def _run(args: argparse.Namespace) -> None:
         torch.set_num_threads(args.threads)
     arms = _runnable(choose_arms(args.arms))
     bench = _bench(args)
-    done = read(args.results)
-    _announce(bench, arms, args, set(done))
-    began, count = time.monotonic(), 0
+    _announce(bench, arms, args, set(read(args.results)))
+    todo = _todo(bench, arms, args)
+    fill(args.results, todo, minutes=args.minutes, cells=args.cells, summary=_summary)
+
+
+def _todo(bench: Bench, arms: Sequence[Arm], args: argparse.Namespace) -> Todo:
+    """Yield the cells of the stages in turn: the searches decide which the final ones are."""
     for stage in ("search", "final") if args.stage == "all" else (args.stage,):
         for arm, cell in _cells(bench, arms, stage, args):
-            if cell.key in read(args.results):  # another process may have computed it meanwhile
-                continue
-            if count >= args.cells or time.monotonic() - began > 60 * args.minutes:
-                _say("stopped here; the same command goes on with the next cell")
-                return
-            line = compute(bench, arm, cell)
-            append(args.results, line)
-            count += 1
-            _say(_summary(line))
+            yield cell.key, partial(compute, bench, arm, cell)
 
 
 def _runnable(arms: Sequence[Arm]) -> list[Arm]:
@@ -89,7 +70,7 @@ def _runnable(arms: Sequence[Arm]) -> list[Arm]:
     for arm in arms:
         built = arm.build() if arm.tuner else None
         if isinstance(built, str):
-            _say(f"skipped {arm.name}: {built}")
+            say(f"skipped {arm.name}: {built}")
         else:
             kept.append(arm)
     if not kept:
@@ -127,7 +108,7 @@ def _cells(bench: Bench, arms: Sequence[Arm], stage: str, args: argparse.Namespa
         rates = chosen_rates(bench, arms, read(args.results))
         for arm in arms:
             if arm.tuner and arm.name not in rates:
-                _say(f"no final run of {arm.name}: its search is not complete")
+                say(f"no final run of {arm.name}: its search is not complete")
         cells = list(final_cells(bench, arms, rates, args.seeds))
     return [(by_name[cell.arm], cell) for cell in cells]
 
@@ -140,17 +121,17 @@ def _announce(bench: Bench, arms: Sequence[Arm], args: argparse.Namespace, done:
     missing = [cell for cell in cells if cell.key not in done]
     trained, evaluated = bench.tokens(missing)
     tasks, dev = len(bench.corpus.tasks), len(bench.corpus.dev)
-    _say(
+    say(
         f"table {bench.table.name}: {tasks} tasks, {tasks * VALIDATION_ROWS} validation rows, "
         f"{tasks * SELECTION_ROWS} selection rows, {dev * DEV_ROWS} rows of {dev} other tasks"
     )
-    _say(f"arms: {', '.join(arm.name for arm in arms)}")
-    _say(f"at most {len(missing)} cells to compute: {trained:,} tokens to train on, {evaluated:,} to evaluate")
+    say(f"arms: {', '.join(arm.name for arm in arms)}")
+    say(f"at most {len(missing)} cells to compute: {trained:,} tokens to train on, {evaluated:,} to evaluate")
     adapted = next((arm for arm in arms if arm.tuner), None)
     if adapted is not None:
         trial = measure(bench, adapted)
         parts = (trained + FORWARD_SHARE * evaluated) / trial.tokens / 60  # how many trials fit, a minute each second
-        _say(
+        say(
             f"{adapted.name}, {TRIAL_STEPS} steps: {trial.tokens / trial.seconds:.0f} tokens/s in training; "
             f"all of it takes about {parts * trial.seconds:.0f} minutes, {parts * trial.cpu_seconds:.0f} of CPU time"
         )
@@ -168,7 +149,3 @@ def _summary(line: dict) -> str:
     if line["losses"]:
         figures.append(f"last loss {line['losses'][-1]:.3f}, {line['tokens_per_s']:.0f} tokens/s")
     return head + "; ".join([*figures, f"{line['minutes']:.1f} min ({line['cpu_minutes']:.1f} of CPU)"])
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Finished cells, one line of JSON each, in a file that is only ever appended to.
+"""What a finished cell of the instruction tables is: its key, and its scores in a compact form.
 
 A line holds everything that decides its figures and, for each row, whether it was right and its nats: tables and
 intervals are computed from the file alone.
@@ -6,20 +6,16 @@ intervals are computed from the file alone.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from budwood.storage import guarded
-
+from .._table import append, digest, read
 from .learning import Score
+
+__all__ = ["Cell", "Table", "append", "hits", "pack_scores", "read"]  # other tables read and append by way of here
 
 VERSION = 1  # raise it when a change here makes old cells no longer comparable
 
@@ -48,7 +44,7 @@ class Table:
     @property
     def name(self) -> str:
         """A short digest of all of it."""
-        return _digest({"version": VERSION, **self.to_dict()})[:10]
+        return digest({"version": VERSION, **self.to_dict()})[:10]
 
     def to_dict(self) -> dict[str, Any]:
         return {**vars(self), "tasks": list(self.tasks), "schedule": dict(self.schedule)}
@@ -77,11 +73,7 @@ class Cell:
     @property
     def key(self) -> str:
         """A digest: a cell whose key is in the file is not computed again."""
-        return _digest({**vars(self), "settings": dict(self.settings)})[:16]
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+        return digest({**vars(self), "settings": dict(self.settings)})[:16]
 
 
 def pack_scores(scores: Sequence[Score]) -> dict[str, Any]:
@@ -103,32 +95,3 @@ def hits(packed: Mapping[str, Any], name: str = "hits") -> np.ndarray:
     """Return the bits of `pack_scores`, a float a row."""
     bits = np.unpackbits(np.frombuffer(bytes.fromhex(packed[name]), dtype=np.uint8), count=packed["rows"])
     return bits.astype(np.float64)
-
-
-def append(path: Path, line: Mapping[str, Any]) -> None:
-    """Append one line and see it onto the disk. What a killed process left of a line stays a line of its own."""
-    with guarded(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a+b") as file:
-            if file.tell() and _last_byte(file) != b"\n":
-                file.write(b"\n")
-            file.write(json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def _last_byte(file: Any) -> bytes:
-    file.seek(-1, os.SEEK_END)
-    return bytes(file.read(1))
-
-
-def read(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the lines by key; of two with the same key the later. A torn line is passed over with a message."""
-    found: dict[str, dict[str, Any]] = {}
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines() if path.exists() else [], start=1):
-        try:
-            line = json.loads(text)
-            found[line["key"]] = line
-        except (ValueError, KeyError, TypeError):
-            print(f"{path}, line {number}: not a whole cell, passed over", file=sys.stderr)
-    return found

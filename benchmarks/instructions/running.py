@@ -16,9 +16,9 @@ import torch
 import budwood.peft
 from budwood.errors import UsageError
 from budwood.models import Base
-from budwood.training.environment import describe_environment
 from budwood.tuning.attach import attach, count_parameters
 
+from .._table import machine
 from .arms import BASE, LEARNING_RATES, SEARCH_SEED, Arm
 from .learning import Schedule, Training, evaluation_tokens, judge, learn, step_groups
 from .packing import group_size
@@ -26,6 +26,7 @@ from .results import Cell, Table, pack_scores
 from .tasks import Corpus, Question
 
 FORWARD_SHARE = 0.5  # of a training step: the backward pass needs no gradients of the frozen weights
+FACTS = ("python", "cpu", "torch_threads", "devices", "git")
 TRIAL_STEPS = 2  # steps from which the speed is measured
 
 
@@ -135,7 +136,7 @@ def compute(bench: Bench, arm: Arm, cell: Cell) -> dict[str, Any]:
         "cpu_minutes": round((time.process_time() - cpu_began) / 60, 3),
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "common": bench.table.to_dict(),
-        "machine": _machine(),
+        "machine": machine(*FACTS, packages=("torch", "transformers", "peft")),
     }
 
 
@@ -165,9 +166,3 @@ def measure(bench: Bench, arm: Arm) -> Training:
     few = dataclasses.replace(bench.schedules["search"], steps=1)
     learn(model, bench.corpus.tasks, few, 1e-3, SEARCH_SEED)
     return learn(model, bench.corpus.tasks, dataclasses.replace(few, steps=TRIAL_STEPS), 1e-3, SEARCH_SEED)
-
-
-def _machine() -> dict[str, Any]:
-    facts = describe_environment()
-    kept = {name: facts[name] for name in ("python", "cpu", "torch_threads", "devices", "git")}
-    return kept | {name: facts["packages"].get(name) for name in ("torch", "transformers", "peft")}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from budwood.data.fact_checks import foils, without_repeats
 from budwood.data.facts import Fact
 from budwood.data.files import read_records
 from budwood.data.offsets import NOWHERE, OffsetTokens, Span
@@ -30,6 +31,7 @@ class Facts:
         passages: windows of text.
         targets: characters of the object in the window; (0, 0) where it is not in there.
         descriptive, schematic: probes with labels at the object.
+        foils: the descriptive probe about the subject of another fact of the relation, None where there is none.
     """
 
     objects: tuple[str, ...]
@@ -37,6 +39,7 @@ class Facts:
     targets: tuple[Span, ...]
     descriptive: tuple[Encoded, ...]
     schematic: tuple[Encoded, ...]
+    foils: tuple[Encoded | None, ...]
 
     def __len__(self) -> int:
         return len(self.objects)
@@ -45,7 +48,9 @@ class Facts:
         return Facts(*(mine + theirs for mine, theirs in zip(vars(self).values(), vars(other).values())))
 
 
-def load_facts(folder: Path, split: str, tokens: OffsetTokens, *, within: bool = False) -> Facts:
+def load_facts(
+    folder: Path, split: str, tokens: OffsetTokens, *, within: bool = False, most: int | None = None
+) -> Facts:
     """Read a split.
 
     Args:
@@ -53,6 +58,7 @@ def load_facts(folder: Path, split: str, tokens: OffsetTokens, *, within: bool =
         split: the name of one.
         tokens: of the base.
         within: only the facts whose subject and object lie in the window.
+        most: of the facts of a relation with one object take the first so many.
 
     Raises:
         DataError: the file is missing or a row is no such fact.
@@ -67,7 +73,15 @@ def load_facts(folder: Path, split: str, tokens: OffsetTokens, *, within: bool =
             probes = [row[name] for name in PROBES]
             facts.append(Fact(evidence, row["subject"], row["relation"], row["object"], *probes, record.origin))
             windows.append((span[0], span[1]) if span else NOWHERE)
-    return _encode(facts, windows, tokens)
+    kept = facts if most is None else without_repeats(facts, most)
+    places = {id(fact): window for fact, window in zip(facts, windows)}
+    return _encode(kept, [places[id(fact)] for fact in kept], tokens)
+
+
+def without(facts: Facts, texts: set[str]) -> Facts:
+    """Return the facts that are told in none of these texts."""
+    kept = [i for i, passage in enumerate(facts.passages) if passage.text not in texts]
+    return Facts(*(tuple(values[i] for i in kept) for values in vars(facts).values()))
 
 
 def invented_facts(count: int, seed: int, tokens: OffsetTokens) -> Facts:
@@ -90,4 +104,11 @@ def _encode(facts: Sequence[Fact], targets: Sequence[Span], tokens: OffsetTokens
         tuple(targets),
         tuple(encode_probes([fact.descriptive for fact in facts], tokens)),
         tuple(encode_probes([fact.schematic for fact in facts], tokens)),
+        tuple(_foils(facts, tokens)),
     )
+
+
+def _foils(facts: Sequence[Fact], tokens: OffsetTokens) -> list[Encoded | None]:
+    probes = foils(facts)
+    encoded = iter(encode_probes([probe for probe in probes if probe is not None], tokens))
+    return [None if probe is None else next(encoded) for probe in probes]

@@ -24,6 +24,7 @@ from budwood.evals.recall import Recall, score_probes
 from budwood.models import Base, resolve_targets
 from budwood.training.loss import language_model, weighted_nll
 from budwood.training.prefix_cache import PrefixCache
+from budwood.training.settings import Normalisation
 from budwood.tuning.attach import quiet_peft
 
 TOP = 6  # layers
@@ -42,12 +43,21 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Look:
-    """What was known after an epoch: of each fact its accuracy and nats a token, of each fact to keep its accuracy."""
+    """What was known after an epoch.
+
+    Attributes:
+        epoch: 0 is before training.
+        learn, nll: of each fact the accuracy, and nats a token of its object.
+        keep: of each fact to keep its accuracy.
+        margin: of each fact by how many nats a token its object is likelier for its subject than for another subject
+            of the relation; None where there is no other.
+    """
 
     epoch: int
     learn: tuple[float, ...]
     nll: tuple[float, ...]
     keep: tuple[float, ...]
+    margin: tuple[float | None, ...] = ()
 
     @property
     def point(self) -> CurvePoint:
@@ -72,21 +82,48 @@ def adapted(base: Base, rows: Sequence[Encoded], folder: Path, *, rank: int, see
         model.unload()
 
 
+@dataclass(frozen=True)
+class Probes:
+    """What a run is asked after each epoch: the facts to learn, the same about other subjects, the facts to keep."""
+
+    learn: Sequence[Encoded]
+    foils: Sequence[Encoded | None]
+    keep: Sequence[Encoded]
+
+    @property
+    def rows(self) -> list[Encoded]:
+        return [*self.learn, *(foil for foil in self.foils if foil is not None), *self.keep]
+
+
 def learn(
     model: PeftModel,
     rows: Sequence[Encoded],
     weights: Sequence[Tensor],
-    probes: Sequence[Encoded],
-    keep: Sequence[Encoded],
+    probes: Probes,
     schedule: Schedule,
     *,
     seed: int,
+    normalise: Normalisation = "sequence",
 ) -> Iterator[Look]:
     """Train, and yield a look before the first epoch and after each."""
+    yield _look(0, model, probes)
+    for epoch in epochs(model, rows, weights, schedule, seed=seed, normalise=normalise):
+        yield _look(epoch, model, probes)
+
+
+def epochs(
+    model: PeftModel,
+    rows: Sequence[Encoded],
+    weights: Sequence[Tensor],
+    schedule: Schedule,
+    *,
+    seed: int,
+    normalise: Normalisation = "sequence",
+) -> Iterator[int]:
+    """Train in place, and yield the number of each epoch when it is done, with the model in evaluation mode."""
     weighted = [dataclasses.replace(row, loss_weights=one.tolist()) for row, one in zip(rows, weights, strict=True)]
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimiser = torch.optim.AdamW(trained, lr=schedule.learning_rate, weight_decay=0.0)
-    yield _look(0, model, probes, keep)
     for epoch in range(schedule.epochs):
         generator = torch.Generator().manual_seed(1_000_003 * seed + epoch)
         order = torch.randperm(len(weighted), generator=generator).tolist()
@@ -94,18 +131,30 @@ def learn(
         for start in range(0, len(order), schedule.batch_size):
             batch = PADS([weighted[i] for i in order[start : start + schedule.batch_size]])
             moved = {name: value.to(language_model(model).device) for name, value in batch.items()}
-            total, count = weighted_nll(model, moved, "sequence")
+            total, count = weighted_nll(model, moved, normalise)
             (total / count).backward()
             optimiser.step()
             optimiser.zero_grad()
         model.eval()
-        yield _look(epoch + 1, model, probes, keep)
+        yield epoch + 1
 
 
-def _look(epoch: int, model: PeftModel, probes: Sequence[Encoded], keep: Sequence[Encoded]) -> Look:
-    learned, kept = _scores(model, probes), _scores(model, keep)
-    accuracies = [tuple(score.accuracy for score in one.scores) for one in (learned, kept)]
-    return Look(epoch, accuracies[0], tuple(score.nll for score in learned.scores), accuracies[1])
+def _look(epoch: int, model: PeftModel, probes: Probes) -> Look:
+    learned, kept = (_scores(model, one).scores for one in (probes.learn, probes.keep))
+    nll = tuple(score.nll for score in learned)
+    return Look(
+        epoch,
+        tuple(score.accuracy for score in learned),
+        nll,
+        tuple(score.accuracy for score in kept),
+        _margins(model, nll, probes.foils),
+    )
+
+
+def _margins(model: PeftModel, nll: Sequence[float], foils: Sequence[Encoded | None]) -> tuple[float | None, ...]:
+    asked = [foil for foil in foils if foil is not None]
+    found = iter(_scores(model, asked).scores if asked else ())
+    return tuple(None if foil is None else next(found).nll - own for own, foil in zip(nll, foils, strict=True))
 
 
 def _scores(model: PeftModel, probes: Sequence[Encoded]) -> Recall:

@@ -1,150 +1,170 @@
 """Markdown tables from the file of finished cells, and from nothing else.
 
-*Share* is how much of the oracle's gain over uniform weights an arm gets, at the same seed. The NLL at keep = .95 is
-interpolated between the two epochs around it, of each fact alike, so differences of arms are paired over facts.
+*Share* is (arm − uniform) / (oracle − uniform): how much of the oracle's gain over uniform weights an arm gets, on the
+seeds that all three have. Where the oracle loses against uniform weights, as in NF Acc, a share above 0 is a loss
+too. Intervals are 95 % of a bootstrap that draws facts to learn, facts to keep, and seeds (`measures.py`).
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+import json
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from budwood.evals.curves import KEEP, CurvePoint, best_total, learn_at_keep, nll_at_keep, share_of_gain
+from . import measures
+from .arms import ARMS, title
+from .measures import MEASURES, Curves, Draw, Interval, Line
+from .studies import study_rows
+from .weighting import WORD_CLASSES
 
-from ..instructions.report import difference
-from .arms import title
-
-Line = Mapping[str, Any]
 Runs = Mapping[str, Mapping[int, Line]]
+SHARED = ("NLL at keep .95", "learn at keep ≥ .95", "Top Acc", "epoch", "NF Acc", "Total Knowledge")
 
 
 def report(lines: Iterable[Line]) -> str:
     """Return the Markdown of every table in the file."""
     tables: dict[str, list[Line]] = {}
     for line in lines:
-        tables.setdefault(str(sorted(line["common"].items())), []).append(line)
+        tables.setdefault(json.dumps(line["common"], sort_keys=True), []).append(line)
     return "\n\n".join(_table(cells) for cells in tables.values()) or "no finished cells"
 
 
 def _table(lines: Sequence[Line]) -> str:
-    common, first = lines[0]["common"], lines[0]["looks"][0]
+    common, runs = lines[0]["common"], _runs(lines)
+    schedule = common["schedule"]
+    parts = [
+        f"## {common['to_learn']}",
+        f"Base {common['base']} ({common['dtype']}, {common['device']}), {schedule['epochs']} epochs, learning rate "
+        f"{schedule['learning_rate']:g}; {sum(line['minutes'] for line in lines):.0f} minutes.",
+    ]
+    if runs:
+        first = next(iter(next(iter(runs.values())).values()))["looks"][0]
+        parts += [f"{len(first['learn'])} facts to learn, {len(first['keep'])} to keep.", _figures(runs)]
+        parts += ["### Share of the oracle's gain [95 %]", _shares(runs)]
+        parts += ["### Against uniform, paired [95 %]", _differences(runs)]
+        if classes := _classes(runs):
+            parts += ["### Mean weight by class of word", classes]
+    parts += [_markdown(heads, rows) for heads, rows in study_rows(lines)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _runs(lines: Sequence[Line]) -> Runs:
     runs: dict[str, dict[int, Line]] = {}
     for line in lines:
-        runs.setdefault(line["arm"], {})[line["seed"]] = line
-    head = (
-        f"## {common['to_learn']}: {len(first['learn'])} facts to learn, {len(first['keep'])} to keep\n\n"
-        f"Base {common['base']} ({common['dtype']}, {common['device']}), {common['schedule']['epochs']} epochs, "
-        f"learning rate {common['schedule']['learning_rate']:g}; "
-        f"{sum(line['minutes'] for line in lines):.0f} minutes."
-    )
-    return "\n\n".join([head, _figures(runs), "### Against uniform, paired over facts", _differences(runs)])
+        if "arm" in line:
+            runs.setdefault(line["arm"], {})[line["seed"]] = line
+    return runs
 
 
-def curve(line: Line) -> list[CurvePoint]:
-    """Return the means of a cell's looks."""
-    return [
-        CurvePoint(look["epoch"], *(float(np.mean(look[name])) for name in ("learn", "keep", "nll")))
-        for look in line["looks"]
-    ]
+def _drawn(lines: Sequence[Line]) -> Draw:
+    first = lines[0]["looks"][0]
+    return measures.draw(len(first["learn"]), len(first["keep"]), len(lines))
 
 
-def fact_nll_at_keep(line: Line, keep: float = KEEP) -> np.ndarray:
-    """Return the NLL of each fact where the mean of `keep` first falls below; their mean is `curves.nll_at_keep`."""
-    points = curve(line)
-    values = [np.asarray(look["nll"]) for look in line["looks"]]
-    if points[0].keep < keep:
-        return np.full_like(values[0], np.nan)
-    for i, (before, after) in enumerate(itertools.pairwise(points)):
-        if after.keep < keep:
-            share = (before.keep - keep) / (before.keep - after.keep)
-            return values[i] + share * (values[i + 1] - values[i])
-    return values[-1]
-
-
-def _most(line: Line) -> float:
-    return max(point.learn for point in curve(line))
-
-
-def _most_by_object(line: Line) -> float:
-    """Return the best mean over distinct objects: an object that many facts share counts once."""
-    classes = np.asarray(line["objects"])
-    means = [
-        [np.asarray(look["learn"])[classes == one].mean() for one in set(line["objects"])] for look in line["looks"]
-    ]
-    return float(np.mean(means, axis=1).max())
-
-
-def _total(line: Line) -> float:
-    return best_total(curve(line)).total
-
-
-def _nll(line: Line) -> float:
-    return nll_at_keep(curve(line)) or float("nan")
+def _partner(runs: Runs, rule: str) -> str:
+    """Return the name of the run under a rule that arms are compared with; "" without one."""
+    return next((name for name in runs if name in ARMS and ARMS[name].weights == rule), "")
 
 
 def _figures(runs: Runs) -> str:
-    heads = ["arm", "seeds", "learn at keep ≥ .95", "NLL at keep .95", "best Total (epoch)", "most learned"]
-    heads += ["by object", "end: learn / NLL / keep", "share: NLL", "Total", "most", "on objects", "tokens", "CPU s"]
     rows = []
     for name, by_seed in runs.items():
-        cells = list(by_seed.values())
-        ends = [curve(line)[-1] for line in cells]
-        bests = [best_total(curve(line)) for line in cells]
-        at_keep = [learn_at_keep(curve(line)) for line in cells]
+        lines = [by_seed[seed] for seed in sorted(by_seed)]
+        drawn = _drawn(lines)
+        found = measures.curves(lines, drawn)
+        cells = [_by_seed(measure(found)[0], key) for key, measure in MEASURES.items()]
+        made = lines[0]["weights"]
         rows.append(
             [
                 title(name),
-                " ".join(map(str, by_seed)),
-                _each(point.learn if point else float("nan") for point in at_keep),
-                _each((_nll(line) for line in cells), 2),
-                " · ".join(f"{best.total:.3f} ({best.epoch:g})" for best in bests),
-                _each(map(_most, cells)),
-                _each(map(_most_by_object, cells)),
-                " · ".join(f"{end.learn:.3f} / {end.nll:.2f} / {end.keep:.3f}" for end in ends),
-                *(_shares(runs, name, value) for value in (_nll, _total, _most)),
-                f"{cells[0]['weights']['object_mass']:.2f}",
-                f"{cells[0]['weights']['tokens_used']:.2f}",
-                f"{np.mean([line['training_cpu_s'] for line in cells]):.0f}",
+                " ".join(map(str, sorted(by_seed))),
+                *cells,
+                _until(runs, name),
+                _ends(found),
+                f"{made['object_mass']:.2f}",
+                f"{made['tokens_used']:.2f}",
+                f"{np.mean([line['training_cpu_s'] for line in lines]):.0f}",
             ]
         )
-    return _markdown(heads, rows)
+    heads = ["arm", "seeds", *MEASURES, "epochs to uniform's best", "end: learn / NLL / keep", "on objects", "tokens"]
+    return _markdown([*heads, "CPU s"], rows)
 
 
-def _shares(runs: Runs, name: str, value: Callable[[Line], float]) -> str:
-    found = []
-    for seed, line in runs[name].items():
-        floor, ceiling = runs.get("uniform", {}).get(seed), runs.get("oracle", {}).get(seed)
-        share = share_of_gain(value(line), value(floor), value(ceiling)) if floor and ceiling else None
-        found.append("–" if share is None else f"{share:.2f}")
-    return " · ".join(found)
+def _by_seed(values: np.ndarray, heading: str) -> str:
+    digits = 0 if heading == "epoch" else 2 if "NLL" in heading or "margin" in heading else 3
+    return " · ".join("–" if np.isnan(value) else f"{value:.{digits}f}" for value in values)
+
+
+def _ends(found: Curves) -> str:
+    ends = zip(found.learn[0, :, -1], found.nll[0, :, -1], found.keep[0, :, -1])
+    return " · ".join(f"{learn:.3f} / {nll:.2f} / {keep:.3f}" for learn, nll, keep in ends)
+
+
+def _until(runs: Runs, name: str) -> str:
+    """Return for each seed the epochs until an arm has learned as much as uniform weights at their best."""
+    seeds, (found, uniform), _ = _together(runs, name, _partner(runs, "uniform"))
+    if not seeds:
+        return "–"
+    return _by_seed(measures.epochs_until(found, measures.top_accuracy(uniform))[0], "epoch")
+
+
+def _together(runs: Runs, *names: str) -> tuple[list[int], list[Curves], Draw]:
+    """Return the seeds that all of these arms have, their curves under one draw, and the draw."""
+    seeds = sorted(set.intersection(*(set(runs.get(name, {})) for name in names)))
+    if not seeds:
+        return [], [], measures.draw(1, 1, 1)
+    lines = [[runs[name][seed] for seed in seeds] for name in names]
+    drawn = _drawn(lines[0])
+    return seeds, [measures.curves(one, drawn) for one in lines], drawn
+
+
+def _shares(runs: Runs) -> str:
+    rows = []
+    for name in runs:
+        partners = [_partner(runs, rule) for rule in ("uniform", "oracle")]
+        if name in partners:
+            continue
+        seeds, found, drawn = _together(runs, name, *partners)
+        if seeds:
+            rows.append([title(name), " ".join(map(str, seeds)), *(_share(key, found, drawn) for key in SHARED)])
+    return _markdown(["arm", "seeds", *SHARED], rows) if rows else "no arm beside uniform and oracle yet"
+
+
+def _share(heading: str, found: Sequence[Curves], drawn: Draw) -> str:
+    return _with_interval(
+        measures.share_of_gain(*(measures.over_seeds(MEASURES[heading](one), drawn) for one in found))
+    )
 
 
 def _differences(runs: Runs) -> str:
     rows = []
-    for name, by_seed in runs.items():
-        seeds = sorted(by_seed.keys() & runs.get("uniform", {}).keys())
-        if name == "uniform" or not seeds:
+    for name in runs:
+        partner = _partner(runs, "uniform")
+        seeds, found, drawn = _together(runs, name, partner)
+        if name == partner or not seeds:
             continue
         row = [title(name), " ".join(map(str, seeds))]
-        for value in (fact_nll_at_keep, _hits):
-            one, other = (np.stack([value(runs[arm][seed]) for seed in seeds]) for arm in (name, "uniform"))
-            gap = difference(one, other)
-            row.append(f"{gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]")
+        for measure in MEASURES.values():
+            one, other = (measures.over_seeds(measure(curves), drawn) for curves in found)
+            row.append(_with_interval(measures.interval(one - other), sign="+"))
         rows.append(row)
-    heads = ["arm − uniform", "seeds", "NLL at keep .95 [95 %]", "learned at best Total [95 %]"]
-    return _markdown(heads, rows) if rows else "no pairs yet"
+    return _markdown(["arm − uniform", "seeds", *MEASURES], rows) if rows else "no pairs yet"
 
 
-def _hits(line: Line) -> np.ndarray:
-    best = best_total(curve(line)).epoch
-    return next(np.asarray(look["learn"]) for look in line["looks"] if look["epoch"] == best)
+def _with_interval(one: Interval, sign: str = "") -> str:
+    if np.isnan(one.value):
+        return "–"
+    return f"{one.value:{sign}.2f} [{one.low:{sign}.2f}, {one.high:{sign}.2f}]"
 
 
-def _each(values: Iterable[float], digits: int = 3) -> str:
-    return " · ".join(f"{value:.{digits}f}" for value in values)
+def _classes(runs: Runs) -> str:
+    rows = []
+    for name, by_seed in runs.items():
+        means = next(iter(by_seed.values()))["weights"].get("by_class", {})
+        if means:
+            rows.append([title(name), *(f"{means[one]:.2f}" if one in means else "–" for one in WORD_CLASSES)])
+    return _markdown(["arm", *WORD_CLASSES], rows) if rows else ""
 
 
 def _markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -74,7 +74,12 @@ def carry_out(
 
 
 def preview(
-    request: Request, *, out: str | Path | None = None, resume: bool = False, force: bool = False
+    request: Request,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+    progress: bool = False,
 ) -> dict[str, Any]:
     """Return what `carry_out` would do with the same arguments, and fail where it would. Writes nothing.
 
@@ -84,7 +89,7 @@ def preview(
     resolved, place = _settled(request, out, resume, force)
     from budwood._make import outline
 
-    return {"out": str(place), **outline(resolved)}
+    return {"out": str(place), **outline(resolved, progress=progress)}
 
 
 def _settled(request: Request, out: str | Path | None, resume: bool, force: bool) -> tuple[Recipe, Path]:

@@ -252,7 +252,8 @@ def _card(facts: dict[str, Any], written: Base, name: str) -> str:
         f" {size['mib_in_16_bits']:,.0f} MiB.",
     )
     nll = facts["nll"] or {}
-    metrics = {f"NLL {when}, nats a token, text held out of the calibration": value for when, value in nll.items()}
+    tokens = f"{facts['calibration']['held_out_tokens']:,} tokens held out of the calibration" if nll else ""
+    metrics = {f"NLL {when}, nats a token, {tokens}": value for when, value in nll.items()}
     chosen = {name: facts[name] for name in Compression.__dataclass_fields__ if facts[name] not in ("", None)}
     card = CardFacts(
         method=facts["method"],

@@ -12,17 +12,20 @@ from transformers import PreTrainedModel
 
 from budwood import _published, facts, peft, storage
 from budwood._request import RECIPE
+from budwood._saved import native_base
+from budwood.data.report import Progress
 from budwood.errors import InterruptedRunError, NotSupportedError
 from budwood.evals.choice import choice_figures
+from budwood.evals.progress import progress_shown
 from budwood.evidence import Instruction
 from budwood.export.logits import probe_inputs
 from budwood.facts import AdapterFacts
 from budwood.models import Base, Source, empty_model, find_sites, load_base, locate
 from budwood.recipe import Recipe
-from budwood.run import Run, native_base, open_run
+from budwood.run import Run, open_run
 from budwood.training.folder import RunFolder
 from budwood.tuning.attach import adapted_layers
-from budwood.tuning.lesson import Learned, Lesson, Order
+from budwood.tuning.lesson import AdapterStart, Learned, Lesson, Order
 from budwood.tuning.plain import PlainLearner
 from budwood.tuning.registry import find_method, find_tuner
 from budwood.tuning.soft_prompts import Prompted
@@ -33,8 +36,7 @@ LORA_RANK = 16  # the baseline that every run is compared with
 def make(recipe: Recipe, place: Path, *, resume: bool, replace: bool, progress: bool) -> Run:
     """Train and publish an adapter in the run folder `place`; the arguments are those of `adapt`."""
     start = time.monotonic()
-    order = _order(recipe)
-    lesson = _lesson(recipe, order)  # before the folder is made: what cannot be used leaves nothing behind
+    order, lesson = _read(recipe, progress)  # before the folder is made: what cannot be used leaves nothing behind
     folder = RunFolder(place)
     with _resumable(folder), folder.session(resume=resume, replace=replace):
         if not (resume and (place / RECIPE).exists()):
@@ -43,16 +45,19 @@ def make(recipe: Recipe, place: Path, *, resume: bool, replace: bool, progress: 
         learned = lesson.learn(base, folder, progress=progress, resume=resume)
         metrics = {"trainable_params": learned.parameters, **learned.metrics}
         if isinstance(learned.model, Prompted):
-            metrics["choice"] = choice_figures(learned.model, learned.parts, base.model, learned.held_out)
+            with progress_shown(progress) as show:
+                metrics["choice"] = choice_figures(
+                    learned.model, learned.parts, base.model, learned.held_out, progress=show
+                )
         _publish(recipe, lesson, base, learned, folder, metrics)
         folder.write_metrics(metrics | {"wall_s": round(time.monotonic() - start, 1)})
     return open_run(place)
 
 
-def outline(recipe: Recipe) -> dict[str, Any]:
+def outline(recipe: Recipe, *, progress: bool) -> dict[str, Any]:
     """Return what `make` would do, without reading weights: parameters, rows, steps."""
-    order = _order(recipe)
-    told = _lesson(recipe, order).outline()
+    order, lesson = _read(recipe, progress)
+    told = lesson.outline()
     return {
         "recipe": recipe.model_dump(mode="json"),
         "trainable_params": told.parameters,
@@ -65,7 +70,16 @@ def outline(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _order(recipe: Recipe) -> Order:
+def _read(recipe: Recipe, progress: bool) -> tuple[Order, Lesson]:
+    """Read the evidence, which may take long."""
+    with progress_shown(progress) as show:
+        order = _order(recipe, show)
+        load_learner = find_method(recipe.method).load_learner
+        learner = PlainLearner() if load_learner is None else load_learner()
+        return order, learner.read(order)
+
+
+def _order(recipe: Recipe, show: Progress | None) -> Order:
     evidence = recipe.evidence.value()
     if isinstance(evidence, Instruction):
         raise NotSupportedError(f"training from {recipe.evidence.kind} is not part of this version")
@@ -79,13 +93,17 @@ def _order(recipe: Recipe) -> Order:
         data=recipe.data,
         training=recipe.training,
         seed=recipe.seed,
+        show=show,
+        start=_start(recipe),
     )
 
 
-def _lesson(recipe: Recipe, order: Order) -> Lesson:
-    load_learner = find_method(recipe.method).load_learner
-    learner = PlainLearner() if load_learner is None else load_learner()
-    return learner.read(order)
+def _start(recipe: Recipe) -> AdapterStart | None:
+    """Return the run that training goes on from, once its base is found to be the recipe's."""
+    if recipe.learner is None or recipe.learner.starts_from is None:
+        return None
+    run = open_run(recipe.learner.starts_from, base=recipe.model)
+    return AdapterStart(run.path, run.adapter)
 
 
 @contextlib.contextmanager
@@ -149,9 +167,10 @@ def compare_with_lora(
     A LoRA has r (d_in + d_out) numbers a layer; the size of its file is 4 bytes a number, without the header.
 
     Args:
-        layers: the adapted layers; None for what changes no layer: it is compared with a LoRA on all of them.
+        layers: the adapted layers; what changes no linear one, or none at all, is compared with a LoRA on all of them.
     """
-    sites = [site for site in find_sites(base) if layers is None or site.name in layers]
+    everywhere = find_sites(base)
+    sites = [site for site in everywhere if layers is not None and site.name in layers] or everywhere
     lora = sum(LORA_RANK * (site.in_features + site.out_features) for site in sites)
     return [
         {"adapter": f"this {name}", "parameters": parameters, "bytes": size or 4 * parameters},

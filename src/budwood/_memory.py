@@ -20,7 +20,7 @@ FORMULA = (
     "base = parameters x bytes of its precision; adapter = 16 bytes a trained number (weight, gradient, two moments);"
     " activations = batch x longest row x the sum over linear layers of (in + out) x bytes, and 4 bytes more for each"
     " input of an adapted layer where the base has 16 bits; with checkpointing, the layers' inputs and one layer's"
-    " activations; on a CPU in bf16 with short rows, 7 bytes more for each pair of tokens in each head of a kept layer;"
+    " activations; on a CPU in bf16 with short rows, 7 bytes more for each pair of tokens in each head of a layer;"
     " logits = trained tokens of a batch x vocabulary x (8 + bytes), of at most"
     f" {CHUNK_BYTES // 2**22} million numbers at a time"
 )

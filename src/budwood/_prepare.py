@@ -43,6 +43,7 @@ class PriorRequest:
     seed: int = 0
     overrides: Mapping[str, Any] = field(default_factory=dict, hash=False)
     device: str = "auto"
+    base_run: Path | None = None
 
     def preparer(self) -> Preparer:
         """Return how the method makes its prior.
@@ -71,6 +72,8 @@ class PriorRequest:
 
         from budwood import peft
         from budwood.models import locate
+        from budwood.run import open_run
+        from budwood.tuning.lesson import AdapterStart
         from budwood.tuning.prepared import Preparation
 
         peft.register()
@@ -81,13 +84,18 @@ class PriorRequest:
             key = ".".join(map(str, first["loc"]))
             known = ", ".join(preparer.settings.model_fields)
             raise ConfigError(f"{key}: {first['msg']}", wanted=f"settings under: {known}") from None
-        return preparer.read(Preparation(locate(self.model), self.corpus, settings, self.device, self.seed))
+        source, start = locate(self.model), None
+        if self.base_run is not None:
+            run = open_run(self.base_run, base=self.model)
+            start = AdapterStart(run.path, run.adapter)
+        return preparer.read(Preparation(source, self.corpus, settings, self.device, self.seed, start))
 
     def command(self, out: Path) -> str:
         """Return the command that goes on with this preparation in `out`."""
         corpus = [word for path in self.corpus for word in ("--corpus", str(path))]
         chosen = [word for name, value in self.overrides.items() for word in ("--set", f"{name}={value}")]
-        words = ["budwood", "prepare", self.model, self.method, *corpus, *chosen, "--seed", str(self.seed)]
+        start = ["--base-run", str(self.base_run)] if self.base_run else []
+        words = ["budwood", "prepare", self.model, self.method, *corpus, *start, *chosen, "--seed", str(self.seed)]
         return shlex.join([*words, "-o", str(out), "--resume"])
 
 
@@ -100,6 +108,7 @@ def prepare(
     seed: int = 0,
     overrides: Mapping[str, Any] | None = None,
     device: str = "auto",
+    base_run: PathLike | None = None,
     resume: bool = False,
     force: bool = False,
     progress: bool = True,
@@ -114,6 +123,7 @@ def prepare(
         seed: decides the prior's start, the order of rows, and what is held out.
         overrides: settings of the preparation by their dotted name, such as `{"stage.steps": 100}`.
         device: where to compute.
+        base_run: a run on this base: the prior is made for adapters that start from its own.
         resume: go on with an interrupted preparation in `out`; what was done is found again.
         force: replace what is in `out`.
         progress: show progress on standard error.
@@ -122,7 +132,8 @@ def prepare(
         BudwoodError: anything that went wrong, with what to do; a prior that would be of no use is a `TrainingError`.
     """
     files = corpus if isinstance(corpus, tuple) else (corpus,)
-    request = PriorRequest(model, method, tuple(map(Path, files)), seed, overrides or {}, device)
+    start = None if base_run is None else Path(base_run)
+    request = PriorRequest(model, method, tuple(map(Path, files)), seed, overrides or {}, device, start)
     return make_prior(request, Path(out), resume=resume, force=force, progress=progress)
 
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from jaxtyping import Int
-from peft import PeftModel
+from peft import PeftModel, PeftType, PromptLearningConfig
+from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 from torch import Tensor, nn
 
 from budwood import facts
-from budwood.errors import NotSupportedError
+from budwood.errors import AdapterError, NotSupportedError
 from budwood.export.answers import verify_answers
 from budwood.export.checks import VerifyReport
 from budwood.export.foreign import CONFIG, AdapterInfo, inspect_adapter, load_foreign
 from budwood.export.verify import NativeBase, verify_native
 from budwood.models import Base
-from budwood.tuning.registry import method_of
+from budwood.tuning.registry import method_of, methods
 
 _FORMS = {"lora": "a LoRA", "gguf": "a LoRA for llama.cpp", "merged": "a part of the base's weights"}
 
@@ -40,6 +41,18 @@ def describe(folder: Path) -> AdapterInfo:
     size = sum(file.stat().st_size for file in facts.weight_files(folder))
     base_id = method.load_format().base_id(folder)
     return AdapterInfo(folder, method.name.upper(), base_id, None, {}, {}, size, ())
+
+
+def missing(folder: Path) -> Path:
+    """Return the file for want of which a folder is no adapter any more, or the folder itself where that is gone."""
+    if not folder.is_dir():
+        return folder
+    try:
+        said = facts.read(folder)
+    except AdapterError:
+        said = None
+    method = methods().get(said.method) if said else None
+    return folder / (method.mark if method and method.mark else CONFIG)
 
 
 def load(base: Base, folder: Path, *, force: bool = False) -> nn.Module:
@@ -75,10 +88,11 @@ def prompt_folders(folder: Path) -> dict[str, Path]:
     for one in found:
         kind = inspect_adapter(one).peft_type
         if kind != "PROMPT_TUNING":
+            learns_input = issubclass(PEFT_TYPE_TO_CONFIG_MAPPING[PeftType(kind)], PromptLearningConfig)
             raise NotSupportedError(
                 f"an adapter of kind {kind.lower()} holds no soft prompt",
                 wanted="prompt tuning, or a bank of soft prompts",
-                action="see `budwood plan` for the forms that it can take",
+                action="" if learns_input else "use `budwood export --to lora`; it changes weights",
             )
     return {one.name if one != folder else "prompt": one for one in found}
 
@@ -87,12 +101,13 @@ def require_change_of_weights(folder: Path, kind: str) -> None:
     """Refuse an export that only a change of weights can become.
 
     Raises:
-        NotSupportedError: the method publishes something else.
+        NotSupportedError: a bank of soft prompts, or a single one.
     """
     method = method_of(folder)
-    if method is not None:
+    what = method.name if method else "prompt" if inspect_adapter(folder).peft_type == "PROMPT_TUNING" else None
+    if what is not None:
         raise NotSupportedError(
-            f"what {method.name} makes cannot become {_FORMS.get(kind, kind)}: it is read before each input and"
+            f"what {what} makes cannot become {_FORMS.get(kind, kind)}: it is read before each input and"
             " changes no weight",
             wanted="an adapter that changes weights, such as gift or lora",
             action="use `budwood export --to prompts`, or run it with budwood",

@@ -5,6 +5,7 @@ Imports no torch, so that a mistake in the request is told at once.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from budwood.data.files import require_readable
 from budwood.errors import ConfigError, UsageError
 from budwood.evidence import Evidence, Instruction
 from budwood.recipe import Recipe
+from budwood.tuning.registry import find_method
 
 RECIPE = "recipe.yaml"  # in the folder of a run
 
@@ -54,7 +56,17 @@ class Request:
         evidence = None if self.evidence is None else _settings(self.evidence)
         given = {"model": self.model, "evidence": evidence, "method": self.method, "seed": self.seed}
         asked = {name: value for name, value in given.items() if value is not None}
-        return [named, dict(self.overrides or {}), asked]
+        return [self._of_earlier_run(), named, dict(self.overrides or {}), asked]
+
+    def _of_earlier_run(self) -> dict[str, Any]:
+        """Return what follows from the run that this one goes on from: its base, its tuner, the layers it adapts."""
+        run = (self.overrides or {}).get("base_run")
+        path = Path(str(run)) / RECIPE
+        if run is None or not path.is_file():  # that it is no run is told when it is opened
+            return {}
+        earlier = recipes.load(path).model_dump(mode="json")
+        layers = {"top_layers": earlier["learner"]["top_layers"]} if "top_layers" in (earlier["learner"] or {}) else {}
+        return {"model": earlier["model"], "tuner": earlier["tuner"], **({"learner": layers} if layers else {})}
 
     def names_rows(self) -> bool:
         """Whether arguments or recipe say which evidence, and not only of which kind it is."""
@@ -70,19 +82,37 @@ class Request:
             DataError: a file of evidence does not exist.
         """
         values = self.values()
-        if values.get("model") is None:
-            raise UsageError("no model was given", wanted="MODEL, or a recipe that names one", action=_EXAMPLE)
-        if values.get("evidence") is None:
-            raise UsageError(
-                "no evidence was given",
-                wanted="exactly one of --examples, --documents, --instruction, --repair, or a recipe that names some",
-                action=_EXAMPLE,
-            )
+        for part in ("model", "evidence"):
+            if values.get(part) is None:
+                raise self._lacks(part, values)
         made = recipes.resolve(None, values)
         beside = made.data.evaluation_file
         for path in (*made.evidence.paths, *([beside] if beside else [])):
             require_readable(path)
         return made
+
+    def _lacks(self, part: str, values: Mapping[str, Any]) -> UsageError:
+        """Say what is missing, and show a command with it: for the evidence that the recipe's method takes."""
+        kind = find_method(str(values["method"])).evidence if "method" in values else None
+        wanted = {
+            "model": "MODEL, or a recipe that names one",
+            "evidence": f"--{kind} {_FILES[kind]}"
+            if kind
+            else f"exactly one of {', '.join(f'--{k}' for k in _FILES)}",
+        }
+        says = (
+            f"the recipe {self.recipe} names no {part}, and none was given" if self.recipe else f"no {part} was given"
+        )
+        flags = ["--recipe", str(self.recipe)] if self.recipe else []
+        words = [
+            "budwood",
+            "adapt",
+            self.model or "smollm2",
+            *flags,
+            f"--{kind or 'examples'}",
+            _FILES[kind or "examples"],
+        ]
+        return UsageError(says, wanted=wanted[part], action=f"for example: {shlex.join(words)}")
 
     def resumed(self, run: Path) -> Recipe:
         """Return the recipe of the run to go on with.
@@ -105,7 +135,7 @@ class Request:
         return old
 
 
-_EXAMPLE = "for example: budwood adapt smollm2 --examples rows.jsonl"
+_FILES = {"examples": "rows.jsonl", "documents": "notes/", "instruction": "TEXT", "repair": "text.txt"}  # in examples
 
 
 def _settings(evidence: Evidence) -> dict[str, Any]:

@@ -8,6 +8,7 @@
     ├── ModelError                   2   a base model that cannot be found or read
     │   └── BaseMismatchError        2   an adapter met another base than it was made on
     ├── AdapterError                 2   an adapter folder that cannot be read
+    │   └── DamagedError             2   one that was whole once (4 where it is verified)
     ├── NotSupportedError            2   something a method or a base cannot do, with the reason
     ├── StorageError                 2   a disk that is full, read-only or gone (3 while training)
     ├── TrainingError                3   training could not go on; the last good state is kept
@@ -92,6 +93,10 @@ class BaseMismatchError(ModelError):
 
 class AdapterError(BudwoodError):
     """An adapter folder that cannot be read or does not fit its base."""
+
+
+class DamagedError(AdapterError):
+    """A finished adapter of which a file is missing or broken. To `verify` it is a failed check, with exit code 4."""
 
 
 class NotSupportedError(BudwoodError):

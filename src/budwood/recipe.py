@@ -7,7 +7,7 @@ and the flags. The resolved recipe is written into the run, and from it the run 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache, reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
@@ -15,24 +15,16 @@ from typing import Annotated, Any, Literal, Union
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from budwood._defaults import LEARNER, with_defaults
 from budwood._layers import Values, merge, nested, presets, read, read_layers
 from budwood.data.settings import DataSettings
-from budwood.errors import ConfigError, NotSupportedError, nearest
+from budwood.errors import ConfigError, nearest
 from budwood.evidence import Documents, Evidence, Examples, Instruction, Repair
 from budwood.training.settings import TrainingSettings
-from budwood.tuning.protocol import LearnerSettings, Method, Tuner, TunerSettings
-from budwood.tuning.registry import default_method, find_method, find_tuner, methods, tuners
+from budwood.tuning.protocol import LearnerSettings, Method, TunerSettings
+from budwood.tuning.registry import find_method, methods, tuners
 
-__all__ = ["Recipe", "build", "differences", "load", "outline", "presets", "resolve", "schema"]
-
-# What a learner may be given besides evidence, by the name of its flag; `Method.accepts` says which method takes it.
-LEARNER = {
-    "prior": "what `budwood prepare` made for this base",
-    "weights": "a rule for the weights of tokens",
-    "rehearse": "old rows to mix in",
-    "update": "a rule for the update",
-    "probes": "questions about what is learned",
-}
+__all__ = ["LEARNER", "Recipe", "build", "differences", "load", "outline", "presets", "resolve", "schema"]
 
 
 class EvidenceSettings(BaseModel):
@@ -136,7 +128,7 @@ def resolve(file: str | Path | None, *layers: Values) -> Recipe:
     Raises:
         ConfigError: an unknown key (with the nearest name), a wrong value, or a file that cannot be read.
     """
-    return build(_with_defaults(composed(file, *layers)))
+    return build(with_defaults(composed(file, *layers)))
 
 
 def composed(file: str | Path | None, *layers: Values) -> dict[str, Any]:
@@ -171,64 +163,10 @@ def outline(file: str | Path) -> dict[str, Any]:
     if "method" not in values and "evidence" in missing:
         missing += ["method", *(["tuner"] if "tuner" not in values else [])]
     kind = find_method(str(values["method"])).evidence if "method" in values else "examples"
-    made = build(_with_defaults(merge({"model": "MODEL", "evidence": {"kind": kind}}, values))).model_dump(mode="json")
+    made = build(with_defaults(merge({"model": "MODEL", "evidence": {"kind": kind}}, values))).model_dump(mode="json")
     if "tuner" in missing:  # the learning rate is the tuner's
         made["training"]["learning_rate"] = (values.get("training") or {}).get("learning_rate")
     return {"recipe": {name: value for name, value in made.items() if name not in missing}, "missing": missing}
-
-
-def _with_defaults(values: dict[str, Any]) -> dict[str, Any]:
-    """Fill in what follows from other values: the method from the evidence, the tuner from the method."""
-    values = dict(values)
-    evidence = values.get("evidence") or {}
-    if "method" not in values and isinstance(evidence, Mapping) and "kind" in evidence:
-        values["method"] = default_method(str(evidence["kind"])).name
-    if "method" in values:
-        method = find_method(str(values["method"]))
-        _refuse_unaccepted(method, values)
-        given = {name: values.pop(name) for name in LEARNER if name in values}
-        if isinstance(values.get("training") or {}, Mapping):
-            values["training"] = merge(_training(method, values), values.get("training") or {})
-        if method.settings is not None and isinstance(values.get("learner") or {}, Mapping):
-            values["learner"] = {"name": method.name, **(values.get("learner") or {}), **given}
-        elif method.settings is None and values.get("learner") is not None:
-            raise ConfigError(f"the method {method.name} has no settings of its own", action="leave out learner.*")
-        tuner = values.get("tuner") or {}
-        if isinstance(tuner, Mapping):
-            values["tuner"] = {"name": method.tuner, **tuner}
-            chosen = find_tuner(str(values["tuner"]["name"]))
-            values["training"] = _with_learning_rate(values.get("training") or {}, chosen)
-        if isinstance(evidence, Mapping) and evidence.get("kind", method.evidence) != method.evidence:
-            raise ConfigError(
-                f"the method {method.name} takes {method.evidence}, not {evidence['kind']}",
-                action=f"use --{method.evidence}, or another --method",
-            )
-    return values
-
-
-def _refuse_unaccepted(method: Method, values: Values) -> None:
-    """Refuse what the method's learner does not take, by the name of the flag."""
-    for name in LEARNER:
-        if name in values and name not in method.accepts:
-            takers = [other.name for other in methods().values() if name in other.accepts]
-            raise NotSupportedError(
-                f"--{name} {values[name]}: the method {method.name} does not take {LEARNER[name]}",
-                wanted=f"a method that does: {', '.join(takers) or 'this version has none'}",
-                action=f"leave out --{name}" + (", or choose another --method" if takers else ""),
-            )
-
-
-def _training(method: Method, values: Values) -> Values:
-    """Return the training settings that a method starts from; its learning rate is meant for its own tuner."""
-    tuner = values.get("tuner")
-    another = isinstance(tuner, Mapping) and tuner.get("name", method.tuner) != method.tuner
-    return {name: value for name, value in method.training.items() if not (another and name == "learning_rate")}
-
-
-def _with_learning_rate(training: Any, tuner: Tuner) -> Any:
-    if isinstance(training, Mapping) and training.get("learning_rate") is None:
-        return {**training, "learning_rate": tuner.learning_rate}
-    return training
 
 
 def _explained(error: ValidationError) -> ConfigError:

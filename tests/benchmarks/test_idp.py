@@ -7,12 +7,14 @@ import json
 import numpy as np
 import pytest
 import torch
+from benchmarks._table import read
 from benchmarks.idp import command
 from benchmarks.idp.attempt import Attempt
 from benchmarks.idp.report import REFERENCE, rows_of
+from benchmarks.idp.setting import UNSEEN, Setting
 from benchmarks.idp.systems import SYSTEMS
-from benchmarks.instructions.results import read
 
+from benchmarks import idp_pictures
 from tests import tiny
 from tests.methods.idp import texts
 
@@ -26,10 +28,12 @@ def arguments(tmp_path_factory) -> list[str]:
             layer.mlp.down_proj.weight.mul_(0.2)
     questions = [{"question": "the sea", "choices": ["has waves", "is a court"], "answer": 0, "task": "sea"}] * 3
     (folder / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in questions))
+    (apart := folder / "apart").mkdir()
     return [
         "--model", str(tiny.save(damaged, folder / "damaged")),
         "--uncompressed", str(tiny.save(whole, folder / "whole")),
-        "--text", *map(str, texts.write(folder)), "--questions", str(folder / "questions.jsonl"),
+        "--text", *map(str, texts.write(folder)), "--unseen", str(texts.write(apart, kinds=["sea"])[0]),
+        "--questions", str(folder / "questions.jsonl"),
         "--tokens", "4", "--steps", "4", "--search-steps", "2", "--scored", "12", "--seeds", "1",
         "--dtype", "float32", "--work", str(folder / "work"), "--results", str(folder / "results.jsonl"),
     ]  # fmt: skip
@@ -41,12 +45,14 @@ def results(arguments: list[str]) -> list[dict]:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*past_key_values.*:FutureWarning")
-def test_every_system_is_computed_once_and_reported(arguments, capsys, monkeypatch):
+def test_every_system_is_computed_once_reported_and_drawn(arguments, capsys, monkeypatch, tmp_path):
     assert command.main(arguments) == 0
     lines = results(arguments)
     assert {line["system"] for line in lines} == set(SYSTEMS)
     told = capsys.readouterr().out
-    assert all(f"| {name} |" in told for name in SYSTEMS if name != "bank")
+    assert all(f"| {name} |" in told for name in SYSTEMS if name not in ("bank", "apart", "paper's lengths"))
+    assert "| paper's lengths, paper |" in told
+    assert {line["domains"][-1] for line in lines} == {UNSEEN} and "unseen" in told
     assert f"| {REFERENCE} |" in told and "chosen by paper" in told
     monkeypatch.setattr(command, "compute", lambda *_: pytest.fail("a finished cell was computed again"))
     assert command.main(arguments) == 0
@@ -57,8 +63,13 @@ def test_every_system_is_computed_once_and_reported(arguments, capsys, monkeypat
     np.testing.assert_allclose(rows["bank, random"].nll[0], alone.mean(axis=0))
     np.testing.assert_allclose(rows[REFERENCE].nll[0], bank["nll"], atol=1e-3)
     assert rows["mixed, sum n"].parameters == rows["concatenated"].parameters == 12 * 32
-    assert rows["bank, logit ensemble"].nll.shape == (1, 12)
+    assert rows["bank, logit ensemble"].nll.shape == (1, 16)  # 12 of the domains and a third as many of the control
     assert rows["attempt"].parameters == 4 * 32 + 2 * 32 * 100 + 2 * 32
+    monkeypatch.setattr(Setting, "learn", lambda *_: pytest.fail("what is kept was trained again"))
+    assert idp_pictures.main([*arguments, "--out", str(tmp_path)]) == 0
+    kinds = ("lengths", "short-and-long", "choices", "margins", "similarity")
+    names = {f"{lines[0]['table']}-{kind}.svg" for kind in kinds} | {f"{lines[0]['table']}-similarity.json"}
+    assert {path.name for path in tmp_path.iterdir()} == names
 
 
 def test_mistakes_are_said(capsys):

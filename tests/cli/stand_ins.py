@@ -92,7 +92,7 @@ class ExportResult:
 ROWS = {
     "train_rows": 450,
     "evaluation_rows": 50,
-    "dropped": {"longer than max_length = 64 tokens": {"count": 3, "first": []}},
+    "dropped": {"longer than max_length = 64 tokens": {"count": 3, "first": ["a.jsonl, line 3"]}},
     "remarks": {},
     "tokens": 9000,
     "supervised_tokens": 3000,
@@ -185,7 +185,12 @@ PREVIEW = {
 
 
 def preview(
-    request: Request, *, out: str | Path | None = None, resume: bool = False, force: bool = False
+    request: Request,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+    progress: bool = False,
 ) -> dict[str, Any]:
     return _answer("preview", locals(), PREVIEW)
 
@@ -257,6 +262,10 @@ def open_run(path: str | Path, *, base: str | None = None, force: bool = False) 
     return _answer("open_run", locals(), Run(path))
 
 
+def verify_run(path: str | Path, *, base: str | None = None, force: bool = False, portable: bool = True) -> Report:
+    return _answer("verify_run", locals(), Report(not VERIFIED or VERIFIED[0]))
+
+
 def methods_table() -> list[dict[str, Any]]:
     return _answer("methods_table", locals(), METHODS)
 
@@ -322,7 +331,14 @@ COMPRESSED = {
     "pattern": None,
     "dtype": "float32",
     "source": {"reference": "smollm2", "revision": None, "fingerprint": "ab"},
-    "calibration": {"files": ["a.md"], "windows": 128, "held_out": 14, "tokens": 32768, "length": 256},
+    "calibration": {
+        "files": ["a.md"],
+        "windows": 128,
+        "held_out": 14,
+        "held_out_tokens": 3570,
+        "tokens": 32768,
+        "length": 256,
+    },
     "size": {
         "weights": 134515008,
         "compressed_weights": 106168320,
@@ -381,7 +397,7 @@ def outline_prior(request: PriorRequest, out: Path, *, resume: bool = False, for
 
 MODULES = {
     "_adapt": [adapt, carry_out, preview],
-    "run": [open_run],
+    "run": [open_run, verify_run],
     "_inspect": [methods_table, doctor, check_data, show_data, evaluate, generate],
     "recipe": [schema, presets, outline],
     "_plan": [plan],

@@ -41,7 +41,7 @@ def test_chat_passes_every_flag(chat):
 
 def test_a_line_in_is_a_line_out_without_noise(chat):
     result = chat("one\n\ntwo  \n/reset\nthree\n")
-    assert result.stdout == "1: one\\n[b]!\n2: two\\n[b]!\n1: three\\n[b]!\n"
+    assert result.stdout == "1: one\\n[b]!\n\n2: two\\n[b]!\n\n1: three\\n[b]!\n"
     assert result.stderr.count("stray print") == 4  # when it was opened, and at each turn
 
 
@@ -50,8 +50,9 @@ def test_exit_ends_and_what_follows_is_not_asked(chat):
 
 
 def test_json_is_all_turns_in_one_object(chat):
-    found = only_object(chat("one\ntwo", "--json").stdout)
-    assert found["turns"][1] == {"user": "two", "answer": "2: two\n[b]!", "tokens": 2, "ended": True}
+    found = only_object(chat("one\n\ntwo", "--json").stdout)
+    assert found["turns"][1] == {"user": "", "answer": "", "tokens": 0, "ended": True}
+    assert found["turns"][2] == {"user": "two", "answer": "2: two\n[b]!", "tokens": 2, "ended": True}
     assert only_object(chat("", "--json").stdout) == {"turns": []}
 
 

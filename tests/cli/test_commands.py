@@ -41,11 +41,11 @@ def test_people_get_text_without_noise(budwood_cli, words):
 
 def test_adapt_passes_every_flag(budwood_cli):
     flags = "--method gift --tuner lora --recipe r.yaml -o runs/a --seed 7 --resume --force -q"
-    settings = "--prior p --weights rho1 --rehearse old.jsonl --update recadam --set training.lr=0.1 --set a.b=[1,2]"
-    words = f"adapt org/name@main --examples a --examples b {flags} {settings}".split()
+    settings = "--prior p --weights rho1 --rehearse old.jsonl --update recadam --base-run r --set training.lr=0.1"
+    words = f"adapt org/name@main --examples a --examples b {flags} {settings} --set a.b=[1,2]".split()
     result = budwood_cli(*words)
     assert result.exit_code == 0
-    learner = {"prior": "p", "weights": "rho1", "rehearse": "old.jsonl", "update": "recadam"}
+    learner = {"prior": "p", "weights": "rho1", "rehearse": "old.jsonl", "update": "recadam", "base_run": "r"}
     assert last("carry_out") == {
         "request": Request(
             model="org/name@main",
@@ -142,7 +142,7 @@ def test_adapt_dry_run_only_previews(budwood_cli):
 
 def test_adapt_reports_on_a_screen_and_says_nothing_twice(budwood_cli):
     lines = budwood_cli("adapt", "smollm2", "--examples", "a", "-o", "runs/my run").stdout.splitlines()
-    assert len(lines) <= 15
+    assert len(lines) <= 17
     names = [line[:20].strip() for line in lines]
     assert len({name for name in names if name}) == len([name for name in names if name])
     text = "\n".join(lines)
@@ -251,12 +251,11 @@ def test_generate(budwood_cli):
 
 def test_verify(budwood_cli):
     result = budwood_cli("verify", "runs/a", "--base", "b", "--force", "--native-only")
-    assert last("open_run") == {"path": Path("runs/a"), "base": "b", "force": True}
-    assert last("verify")["portable"] is False
+    assert last("verify_run") == {"path": Path("runs/a"), "base": "b", "force": True, "portable": False}
     assert result.exit_code == 0
     assert result.stdout.rstrip().endswith("verified")
     budwood_cli("verify", "runs/a")
-    assert last("verify")["portable"] is True
+    assert last("verify_run")["portable"] is True
 
 
 @pytest.mark.parametrize("command", ["verify", "demo"])
@@ -300,15 +299,16 @@ def test_methods_keep_one_line_a_row_in_a_pipe(budwood_cli):
     assert len(lines) == 501
     assert lines[0].split() == ["method", "evidence", "tuner", "learns", "keeps", "paper"]
     assert "[φ], ψ" in lines[1] and "merge, export" in lines[1]
+    assert max(map(len, lines)) < 250 and not any(line.endswith(" ") or " " * 40 in line for line in lines)
 
 
 def test_prepare_passes_everything_on(budwood_cli):
     words = ["prepare", "smollm2", "taalm", "--corpus", "a.jsonl", "--corpus", "b.jsonl", "-o", "priors/[a]", "-q"]
-    result = budwood_cli(*words, "--set", "stage.steps=5", "--seed", "3", "--resume")
+    result = budwood_cli(*words, "--set", "stage.steps=5", "--seed", "3", "--resume", "--base-run", "r")
     assert result.stdout == "priors/[a]\n"
     given = last("make_prior")
     corpus = (Path("a.jsonl"), Path("b.jsonl"))
-    assert given["request"] == PriorRequest("smollm2", "taalm", corpus, 3, {"stage.steps": 5})
+    assert given["request"] == PriorRequest("smollm2", "taalm", corpus, 3, {"stage.steps": 5}, base_run=Path("r"))
     assert (given["out"], given["resume"], given["force"], given["progress"]) == (
         Path("priors/[a]"),
         True,
@@ -317,3 +317,43 @@ def test_prepare_passes_everything_on(budwood_cli):
     )
     shown = budwood_cli("prepare", "smollm2", "taalm", "--corpus", "a.jsonl", "-o", "priors/[a]").stdout
     assert "validation texts" in shown and "--prior 'priors/[a]'" in shown
+
+
+@pytest.mark.parametrize("worse", [True, False])
+def test_adapt_says_when_the_result_is_worse_and_praises_nothing(budwood_cli, library, monkeypatch, worse):
+    nll = {"base": 3.1, "chosen": 3.25 if worse else 3.0, "best constant": 3.2}
+    choice = {"nll": nll, "texts": 12, "histogram": {"sea": 5, "law": 7}, "dynamic_gain": False}
+    monkeypatch.setattr(library, "SUMMARY", library.SUMMARY | {"choice": choice, "prompts": []})
+    result = budwood_cli("adapt", "small", "--repair", "a.txt")
+    assert result.exit_code == 0
+    line = "worse than the model without prompts (3.25 against 3.1 nats a token): train longer or give more text"
+    assert (line in result.stdout.splitlines()) is worse
+    assert ("one prompt would do" in result.stdout) is not worse
+    assert ("budwood export" in result.stdout) is not worse
+    assert (
+        only_object(budwood_cli("adapt", "small", "--repair", "a.txt", "--json").stdout)["shortfall"] == line
+    ) is worse
+
+
+def test_adapt_says_when_documents_taught_nothing(budwood_cli, library, monkeypatch):
+    side = {"probes": 4, "accuracy": 1.0, "exact": 1.0, "nll": 0.2}
+    recall = {"own_words": {"before": side, "after": side | {"nll": 0.1}}, "learned_by": "own_words"}
+    recall |= {"kept_enough": True, "best_epoch": 1.0, "keep_wanted": 0.95}
+    monkeypatch.setattr(library, "SUMMARY", library.SUMMARY | {"recall": recall})
+    shown = budwood_cli("adapt", "smollm2", "--documents", "a.txt").stdout
+    assert "epoch 1: nothing new was learned (to keep: 95%)" in shown and "learned most" not in shown
+    assert "nothing new was learned (100.0% of the answers' tokens right before" in shown
+
+
+def test_what_was_dropped_is_named_one_a_line_and_ten_at_most(budwood_cli, library, monkeypatch):
+    reasons = {f"reason {n}": {"count": 1, "first": [f"notes/{n}.txt"]} for n in range(8)}
+    reasons["too long"] = {"count": 40, "first": [f"notes/long{n}.txt" for n in range(20)]}
+    rows = library.ROWS | {"dropped": reasons, "remarks": {"looks odd": {"count": 1, "first": ["notes/odd.txt"]}}}
+    monkeypatch.setattr(library, "SUMMARY", library.SUMMARY | {"rows": rows})
+    lines = budwood_cli("adapt", "smollm2", "--documents", "notes", "-o", "runs/a").stdout.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("  dropped"))
+    named = [line.removeprefix("  dropped").strip() for line in lines[start : start + 11]]
+    assert named[:2] == ["notes/0.txt: reason 0", "notes/1.txt: reason 1"]
+    assert named[9:] == ["notes/long1.txt: too long", "and 38 more, see `budwood report runs/a`"]
+    assert lines[start + 11].split(maxsplit=3)[3] == "notes/odd.txt: looks odd"
+    assert "450 trained on, 50 held out, 48 dropped, 1 to look at" in lines[start - 1]

@@ -61,10 +61,18 @@ def test_the_answer_is_on_one_screen(budwood_cli):
         "513 MiB of plain float32 weights",
         "0.19 in the mean of the layers",
         "0.45, model.layers.0.mlp.down_proj",
-        "2.5 before, 3.25 after; nats a token, 14 windows: a small sample",
+        "2.5 before, 3.25 after; nats a token, over 3,570 tokens: a small sample",
         "budwood adapt 'models/[x]'",
     ):
         assert part in text, part
+
+
+def test_a_method_that_does_not_look_at_the_text_says_so(budwood_cli, library, monkeypatch):
+    words = ("compress", "smollm2", "--bits", "3", "--calibration", "a.md", "-o", "models/x")
+    assert "; only to measure" not in budwood_cli(*words).stdout
+    monkeypatch.setattr(library, "COMPRESSED", library.COMPRESSED | {"method": "rtn"})
+    shown = budwood_cli(*words).stdout
+    assert "only to measure: rtn does not look at it" in shown and "calibrated" not in shown
 
 
 def test_json_has_every_layer_and_quiet_the_folder(budwood_cli):

@@ -11,7 +11,8 @@ from budwood.cli._render import Table, highlighted, next_commands, overview, rec
 
 def printed(part, *, terminal: bool = False) -> str:
     file = io.StringIO()
-    Console(file=file, force_terminal=terminal, width=60, markup=False, highlight=False, emoji=False).print(part)
+    console = Console(file=file, force_terminal=terminal, width=60, markup=False, highlight=False, emoji=False)
+    console.print(part, soft_wrap=not terminal)  # as `_shell` prints it
     return file.getvalue()
 
 
@@ -19,6 +20,13 @@ def test_a_table_is_plain_in_a_pipe_and_ruled_in_a_terminal():
     table = Table(("name", "n"), [("[red]a", 5), ("b", 1000)])
     assert printed(table).split() == ["name", "n", "[red]a", "5", "b", "1,000"]
     assert "─" in printed(table, terminal=True)
+
+
+def test_in_a_pipe_nothing_is_padded_to_a_long_cell():
+    rows = [("a", "x" * 500, "end"), ("bb", "y", "of\nit")]
+    assert printed(Table(("n", "long", "last"), rows)).splitlines() == [
+        "n   long  last", "a   " + "x" * 500 + "  end", "bb  y  of", "      it",
+    ]  # fmt: skip
 
 
 def test_numbers_stand_to_the_right_and_yes_and_no_to_the_left():

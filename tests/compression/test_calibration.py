@@ -26,7 +26,15 @@ def test_windows_are_the_text_without_gap_or_overlap(tmp_path):
     written = tiny.tokenizer().decode([token for window in both for token in window])
     whole = path.read_text(encoding="utf-8")
     assert whole.startswith(written) and len(whole) - len(written) < 32
-    assert len(found.held_out) == round(0.1 * len(both))
+    assert len(found.held_out) == len(both) // 2  # the text is too short for 4,096 tokens
+
+
+def test_enough_is_held_out_to_measure_on(tmp_path):
+    for words, length in ((4000, 32), (4000, 256), (60_000, 256)):
+        found = read_calibration([text(tmp_path, words)], tiny.tokenizer(), Compression(bits=4, length=length))
+        told = found.to_dict()
+        assert told["held_out_tokens"] == told["held_out"] * (length - 1) >= 4096 - 4096 / length
+        assert told["held_out_tokens"] == sum(row.supervised for row in found.encoded())
 
 
 def test_the_seed_chooses_the_windows(tmp_path):

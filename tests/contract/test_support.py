@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from budwood import peft
+from budwood._exports import EXPORTS
 from budwood._plan import plan
 from budwood._request import Request
 from budwood.errors import BudwoodError
@@ -18,7 +19,7 @@ from budwood.export import merged_probe, portable_probe, verify
 from budwood.export.dequantised import GAP
 from budwood.models import empty_model, load_base, locate
 from budwood.models.quantisation import STORED_PACKAGES, SUFFIX_PACKAGES
-from budwood.run import EXPORTS, open_run
+from budwood.run import open_run
 from budwood.storage import read_json, write_json
 from budwood.tuning.attach import attach
 from budwood.tuning.registry import find_tuner

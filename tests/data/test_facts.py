@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from budwood.data.facts import FACT_EXAMPLE, read_facts, read_pairs, read_probes
+from budwood.data.facts import FACT_EXAMPLE, QUESTION_EXAMPLE, read_facts, read_pairs, read_probes
 from budwood.errors import DataError
 
 ROW = json.loads(FACT_EXAMPLE)
@@ -87,3 +87,19 @@ def test_probes_of_every_shape(tmp_path):
     assert fact.text == ROW["task_descriptive"]
     with pytest.raises(DataError, match="the row asks nothing"):
         read_probes(write(tmp_path, {"text": "x"}))
+
+
+@pytest.mark.parametrize("content", ["", "no json\n", "[1, 2]\n"])
+def test_a_file_that_holds_no_rows_asks_for_rows_of_its_own_kind(tmp_path, content):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(content)
+    for read, example in ((read_pairs, QUESTION_EXAMPLE), (read_facts, FACT_EXAMPLE)):
+        with pytest.raises(DataError) as raised:
+            list(read(path))
+        assert example in raised.value.wanted and '"prompt"' not in str(raised.value)
+
+
+def test_the_examples_are_rows_that_are_read(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f"{QUESTION_EXAMPLE}\n{FACT_EXAMPLE}\n")
+    assert [pair.task.answer for pair in read_pairs(path)] == ["900 crowns", "glazier"]

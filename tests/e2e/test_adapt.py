@@ -15,7 +15,8 @@ from budwood._request import Request
 from budwood.cli._results import measured
 from budwood.errors import BaseMismatchError, ConfigError, InterruptedRunError, NotSupportedError, UsageError
 from budwood.export.checks import Check, VerifyReport
-from budwood.training.folder import RunFolder
+from budwood.reports.shortfall import shortfall
+from budwood.training.folder import RunFolder, read_events
 from tests import tiny
 from tests.e2e.conftest import QUICK
 
@@ -57,8 +58,17 @@ class TestWithoutAFreshProcess:
         assert found["rows"] == 20
         assert set(found["adapted"]) == set(found["base"]) >= {"nll", "exact_match", "rouge_l"}
         assert found["adapted"]["nll"] < found["base"]["nll"]
+        losses = run.metrics["base_evaluation_loss"], run.metrics["best_evaluation_loss"]
+        assert losses[0] > losses[1] and shortfall(run.metrics) is None
         made = _inspect.generate(run.path, "a", max_new_tokens=5)
         assert made["tokens"] <= 5 and made == made | _same(run.path)
+
+    def test_the_base_beside_a_soft_prompt_is_the_base_without_it(self, base, rows, tmp_path):
+        quick = {name: value for name, value in QUICK.items() if name != "tuner.rank"} | {"tuner.tokens": 2}
+        prompt = adapt(base, rows, tmp_path / "prompt", method="prompt", overrides=quick)
+        gift = adapt(base, rows, tmp_path / "gift")
+        assert prompt.metrics["base_evaluation_loss"] == pytest.approx(gift.metrics["base_evaluation_loss"])
+        assert prompt.metrics["base_evaluation_loss"] != read_events(prompt.path)[0]["eval_loss"]
 
     def test_the_recipe_of_a_run_makes_it_again_bit_for_bit(self, base, rows, tmp_path):
         first = adapt(base, rows, tmp_path / "first")

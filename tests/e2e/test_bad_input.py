@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -209,7 +210,41 @@ class TestFoldersThatAreNotRight:
 
     def test_facts(self, cli, run):
         (run / "adapter" / "budwood.json").write_text("{")
-        failed(cli("verify", run), 2, "budwood.json")
+        for damage in (lambda path: path.write_text("{"), Path.unlink):
+            damage(run / "adapter" / "budwood.json")
+            result = cli("verify", run)
+            assert result.exit_code == 4 and "budwood.json" in result.output
+            assert f"adapt --resume -o {run}" in result.output
+            failed(cli("generate", run, "--prompt", "a"), 2, "budwood.json", f"adapt --resume -o {run}")
+
+    @pytest.mark.parametrize("gone", ["adapter", "adapter/adapter_config.json", "adapter/adapter_model.safetensors"])
+    def test_what_is_missing_is_named_and_repaired(self, cli, run, gone):
+        remove = shutil.rmtree if gone == "adapter" else Path.unlink
+        remove(run / gone)
+        report = cli("verify", run, "--json")
+        assert report.exit_code == 4 and json.loads(report.stdout)["ok"] is False
+        note = json.loads(report.stdout)["checks"][-1]["note"]
+        assert Path(gone).name in note and f"budwood adapt --resume -o {run}" in note and "no adapter yet" not in note
+        assert cli("adapt", "--resume", "-o", run).exit_code == 0
+        assert cli("verify", run, "--native-only").exit_code == 0
+
+    def test_an_adapter_without_its_run_has_nothing_to_be_made_again_from(self, cli, run, tmp_path):
+        alone = tmp_path / "alone"
+        shutil.copytree(run / "adapter", alone)
+        (alone / "adapter_config.json").unlink()
+        result = cli("verify", alone)
+        assert result.exit_code == 4 and "adapter_config.json" in result.output and "--resume" not in result.output
+
+    def test_what_never_was_an_adapter_is_no_damage(self, cli, tmp_path):
+        failed(cli("verify", tmp_path), 2, "holds no adapter")
+        failed(cli("verify", tmp_path / "nowhere"), 2, "does not exist")
+
+    def test_an_export_of_another_kind_names_the_right_one(self, cli, base, run, rows, tmp_path):
+        failed(cli("export", run, "--to", "prompts", "-o", tmp_path / "x"), 2, "budwood export --to lora")
+        quick = ["--method", "prompt", "--set", "tuner.tokens=2", "--set", "training.max_steps=1"]
+        prompt = tmp_path / "prompt"
+        assert cli("adapt", base, "--examples", rows, "-o", prompt, *quick).exit_code == 0
+        failed(cli("export", prompt, "--to", "lora", "-o", tmp_path / "x"), 2, "budwood export --to prompts")
 
     def test_export_to_a_place_that_is_taken(self, cli, run, rows):
         for place in (run, run / "adapter", run.parent):

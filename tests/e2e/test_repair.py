@@ -23,10 +23,12 @@ from budwood.errors import (
 from budwood.export.checks import Check, VerifyReport
 from budwood.methods.idp.bank import PromptBank
 from budwood.reports.report import write_report
+from budwood.run import verify_run
 from budwood.training.folder import RunFolder
 from tests import tiny
 from tests.methods.idp import texts
 
+FINE = VerifyReport((Check("left out of this test", True),))
 QUICK = {f"training.{name}": value for name, value in texts.QUICK.items()} | {
     "training.dtype": "float32",
     "learner.window": 64,
@@ -46,15 +48,16 @@ def base(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def made(base, tmp_path_factory) -> budwood.Run:
-    """One run for the tests that only look, verified in a fresh process."""
+    """One run for the tests that only look; its verification, a process of its own, is the slow test's."""
     folder = tmp_path_factory.mktemp("repair")
-    return repair(base, texts.write(folder), folder / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_published, "verify", lambda *_, **__: FINE)
+        run = repair(base, texts.write(folder), folder / "run")
+    return run
 
 
-def test_the_run_is_verified_and_says_what_the_choice_gives(made):
-    assert made.status["state"] == "done" and made.metrics["verify"]["ok"]
-    names = {check["name"] for check in made.metrics["verify"]["checks"]}
-    assert {"prompt law: the same bits as the trained model", "scores: the same bits as the trained model"} <= names
+def test_the_run_says_what_the_choice_gives(made):
+    assert made.status["state"] == "done"
     choice = made.metrics["choice"]
     assert sum(choice["histogram"].values()) == choice["texts"] == 12
     nll = choice["nll"]
@@ -80,10 +83,13 @@ def test_it_loads_generates_chats_and_evaluates(made, tmp_path):
 
 
 @pytest.mark.slow
-def test_verify_holds_it_and_finds_what_has_changed(made, tmp_path):
-    assert made.verify().ok
+def test_a_run_is_verified_and_verification_finds_what_has_changed(base, tmp_path):
+    run = repair(base, texts.write(tmp_path), tmp_path / "run")
+    assert run.metrics["verify"]["ok"]
+    names = {check["name"] for check in run.metrics["verify"]["checks"]}
+    assert {"prompt law: the same bits as the trained model", "scores: the same bits as the trained model"} <= names
     copy = tmp_path / "copy"
-    shutil.copytree(made.adapter, copy)
+    shutil.copytree(run.adapter, copy)
     other = copy / "bank" / "sea" / "adapter_model.safetensors"
     shutil.copyfile(copy / "bank" / "law" / "adapter_model.safetensors", other)
     report = budwood.open_run(copy).verify()
@@ -136,16 +142,29 @@ def test_damage_is_named(made, base, tmp_path):
         budwood.open_run(copy)
 
 
+def test_damage_to_a_finished_run_fails_verification_and_names_the_repair(base, tmp_path, monkeypatch):
+    monkeypatch.setattr(_published, "verify", lambda *_, **__: FINE)
+    run = repair(base, texts.write(tmp_path, kinds=["sea", "law"]), tmp_path / "run").path
+    for gone in ("selector.json", "bank/law", "bank/sea/adapter_model.safetensors", "budwood.json"):
+        place = run / "adapter" / gone
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+        report = verify_run(run)
+        assert not report.ok
+        note = report.checks[-1].note
+        assert str(place) in note and f"budwood adapt --resume -o {run}" in note, note
+        budwood.adapt(out=run, resume=True, progress=False)
+        assert verify_run(run).ok
+
+
 def test_an_interrupted_run_goes_on_to_the_same_bits(base, tmp_path, monkeypatch):
-    fine = VerifyReport((Check("left out of this test", True),))
-    monkeypatch.setattr(_published, "verify", lambda *_, **__: fine)
+    monkeypatch.setattr(_published, "verify", lambda *_, **__: FINE)
     files = texts.write(tmp_path, kinds=["sea", "law"])
     whole = repair(base, files, tmp_path / "whole")
     append = RunFolder.append_event
 
     def stop(folder, event):
         append(folder, event)
-        if (folder.path.name, event["step"]) == ("law", 3):
+        if (folder.path.name, event["step"]) == ("law", 1):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

@@ -233,7 +233,7 @@ def test_soft_prompts_that_would_not_be_exact_are_refused(renderer):
         generate(get_peft_model(tiny.llama(), config), PROMPTS, renderer, max_new_tokens=4)
     window = MistralForCausalLM(MistralConfig(**tiny.llama().config.to_diff_dict() | {"sliding_window": 8}))
     with pytest.raises(NotSupportedError, match="window"):
-        generate(soft("prompt", window), PROMPTS, renderer, max_new_tokens=4)
+        generate(soft("prefix", window), PROMPTS, renderer, max_new_tokens=4)
 
 
 @pytest.mark.parametrize(

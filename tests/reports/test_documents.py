@@ -85,7 +85,7 @@ def test_the_page_answers_what_was_learned_forgotten_and_looked_at(page):
         assert words in read.text
     assert TEXT in read.text and "<i>hit</i>" in read.text and not {"b", "i", "script"} & set(read.tags)
     assert ("span", "class", "w9") in read.attributes
-    assert "or rather kept most" in " ".join(read.text.split())
+    assert "kept most, since none kept" in " ".join(read.text.split())
 
 
 def test_of_many_documents_the_first_are_shown(tmp_path):
@@ -93,3 +93,8 @@ def test_of_many_documents_the_first_are_shown(tmp_path):
     write_json(run / "documents" / "weights.json", {"origin": "x", "documents": WEIGHTS["documents"][:1] * 51})
     read = Page(write_report(run)["report"].read_text())
     assert read.text.count(TEXT) == 50 and "The first 50 of 51." in read.text
+
+
+def test_the_rule_of_forgetting_stands_beside_what_was_forgotten(page):
+    text = " ".join(Page(page).text.split())
+    assert "Forgotten Known is an answer of which each token is the most likely one" in text

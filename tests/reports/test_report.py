@@ -105,7 +105,8 @@ def test_everything_of_a_finished_run_is_on_the_page(tmp_path):
         "first", "done", "gift on smollm2", "2.5 → 0.5 nats a token", "147,456", "591,000",
         f"budwood adapt --recipe {run}/recipe.yaml -o {run}-again",
         "lora r=16, same layers 2,442,240 9,768,960", "logits equal ok 0 - n", "verified",
-        "dropped.longer than 8.count 1", "a.jsonl, line 3", "training.epochs 3", "packages.torch 2.13.0",
+        "dropped: longer than 8 1: a.jsonl, line 3", "Training epochs 3 Passes over the training rows.",
+        "evidence: paths my rows.jsonl", "packages: torch 2.13.0",
         "fingerprint abc123", "loss, nats a token 2.5 0.5 -2 (-2.5 to -1.5)", "test.jsonl:1 Lima Peru? Lima",
     ):  # fmt: skip
         assert part in text, part

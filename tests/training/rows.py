@@ -63,7 +63,9 @@ def settings(**changes) -> TrainingSettings:
 
 def run(path, model, rows=None, evaluation=(), *, seed=0, **changes):
     kinds = {
-        key: changes.pop(key) for key in ("probes", "judged_by", "probed", "resume", "progress") if key in changes
+        key: changes.pop(key)
+        for key in ("probes", "judged_by", "probed", "retention", "resume", "progress")
+        if key in changes
     }
     rows = make_rows(20) if rows is None else rows
     folder = RunFolder(path)

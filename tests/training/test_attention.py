@@ -1,4 +1,4 @@
-"""Attention in training: eager only on a CPU in bf16 with few pairs of tokens; the same gradients; undone at the end."""
+"""Attention in training: eager only on a CPU in bf16 with few pairs of tokens, the same gradients, undone."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from budwood.training.progress import describe, progress_display
+from budwood.training.progress import Part, describe, progress_display
 
 EVENT = {"step": 2, "loss": 1.23456, "tokens_per_s": 1234.5}
 
@@ -44,10 +44,23 @@ def test_a_bar_on_a_terminal(capsys, monkeypatch):
     controller, terminal = pty.openpty()
     with os.fdopen(terminal, "w") as stream:
         monkeypatch.setattr("sys.stderr", stream)
-        with progress_display(True, total_steps=2, first_step=1) as show:
+        with progress_display(True, total_steps=2, first_step=1, part=Part("prompt [a]", 3, 9)) as show:
             print("ours")
             show(EVENT)
     shown = io.BytesIO(os.read(controller, 65536)).getvalue().decode()
     os.close(controller)
-    assert "2/2" in shown and "loss 1.2346" in shown
+    assert "5/9" in shown and "loss 1.2346" in shown and "prompt [a]" in shown
     assert capsys.readouterr().out == "ours\n"
+
+
+def test_a_part_of_several_is_named_and_the_time_left_is_that_of_all(capsys, monkeypatch):
+    clock = iter([100.0, 120.0, 121.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    part = Part("prompt 2 of 3, law", before=10, total=30)
+    with progress_display(True, total_steps=10, first_step=0, part=part) as show:
+        show(EVENT | {"step": 4})  # 5 s a step, and 16 of 30 remain
+        show(EVENT | {"step": 10})
+    assert capsys.readouterr().err.splitlines() == [
+        "prompt 2 of 3, law: step 4/10  loss 1.2346  tok/s 1,234  80 s left in all",
+        "prompt 2 of 3, law: step 10/10  loss 1.2346  tok/s 1,234  21 s left in all",
+    ]

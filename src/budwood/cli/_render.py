@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +14,12 @@ if TYPE_CHECKING:  # rich is loaded when something is shown, not for `--help`
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.text import Text
 
+ALIGNED = 32  # characters; in a pipe a column with a longer cell is not padded
+
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of values under named columns: ruled in a terminal, aligned by spaces elsewhere."""
+    """Rows of values under named columns: ruled in a terminal, plain lines elsewhere, aligned if cells are short."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
@@ -24,15 +27,33 @@ class Table:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         import rich.box
         import rich.table
+        from rich.text import Text
 
-        box = rich.box.SIMPLE_HEAD if console.is_terminal else None
-        table = rich.table.Table(box=box, pad_edge=False, show_header=any(self.columns))
-        for name, values in zip(self.columns, zip(*self.rows) if self.rows else [()] * len(self.columns)):
-            numbers = values and all(map(_is_number, values))
+        if not console.is_terminal:
+            yield Text("\n".join(self._lines()))
+            return
+        table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, show_header=any(self.columns))
+        for name, numbers in zip(self.columns, self._numeric()):
             table.add_column(name, justify="right" if numbers else "left", overflow="fold")
         for row in self.rows:
             table.add_row(*map(shown, row))
         yield table
+
+    def _numeric(self) -> list[bool]:
+        """Return for each column whether it holds numbers only."""
+        columns = zip(*self.rows) if self.rows else [()] * len(self.columns)
+        return [bool(values) and all(map(_is_number, values)) for values in columns]
+
+    def _lines(self) -> list[str]:
+        """Return the rows as lines without a space at their ends; a cell of several lines goes on under itself."""
+        cells = [[shown(value).split("\n") for value in row] for row in self.rows]
+        cells = [[[name] for name in self.columns]] * any(self.columns) + cells
+        lines = [line for row in cells for line in itertools.zip_longest(*row, fillvalue="")]
+        widths = [max(map(len, column), default=0) for column in zip(*lines)]
+        widths = [width if width <= ALIGNED else 0 for width in widths]
+        sides = [str.rjust if numbers else str.ljust for numbers in self._numeric()]
+        made = ["  ".join(side(cell, width) for side, cell, width in zip(sides, line, widths)) for line in lines]
+        return [line.rstrip() for line in made]
 
 
 def _is_number(value: Any) -> bool:

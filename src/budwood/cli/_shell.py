@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the result: its path, or the answer on a line.")]
 
-# Wide enough that a table in a pipe keeps one line a row.
-PIPE_WIDTH = 10_000
-
 
 @dataclass(frozen=True)
 class Answer:
@@ -133,10 +130,9 @@ def _show(answer: Answer, as_json: bool, quiet: bool) -> None:
     body = [answer.brief] if quiet and answer.brief is not None else answer.body
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else PIPE_WIDTH
-    console = Console(file=sys.stdout, width=width, markup=False, highlight=False, emoji=False)
-    for part in body:
-        console.print(part, soft_wrap=isinstance(part, str))
+    console = Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
+    for part in body:  # in a pipe a row stays on its line, however long it is
+        console.print(part, soft_wrap=isinstance(part, str) or not console.is_terminal)
 
 
 def _print_json(value: dict[str, Any]) -> None:

@@ -26,6 +26,7 @@ from budwood.cli._flags import (
 from budwood.cli._render import next_commands
 from budwood.cli._results import expected, measured
 from budwood.cli._shell import Answer, Quiet
+from budwood.reports.shortfall import shortfall
 
 
 def adapt(
@@ -50,7 +51,13 @@ def adapt(
         Path | None,
         typer.Option(metavar="FILE", help="Questions about the documents, to see what was learned (taalm)."),
     ] = None,
-    update: Annotated[str | None, typer.Option(metavar="U", hidden=True, help="A rule for the update.")] = None,
+    update: Annotated[
+        str | None,
+        typer.Option(metavar="U", help="How the adapter moves: adamw, or recadam, pulled to its start (taalm)."),
+    ] = None,
+    base_run: Annotated[
+        Path | None, typer.Option("--base-run", metavar="RUN", help="Go on from the adapter of this run (taalm).")
+    ] = None,
     recipe: RecipeFile = None,
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="RUN", help="The folder to write.")] = None,
@@ -77,22 +84,26 @@ def adapt(
 
     evidence = parse_evidence(examples, documents, instruction, repair, example)
     learner = {"prior": prior, "weights": weights, "rehearse": rehearse, "update": update, "probes": probes}
+    learner |= {"base_run": base_run}
     overrides = parse_settings(settings) | {name: str(value) for name, value in learner.items() if value}
     request = Request(model, evidence, method, tuner, seed, recipe, overrides)
     if dry_run:
-        found = _adapt.preview(request, out=out, resume=resume, force=force)
+        found = _adapt.preview(request, out=out, resume=resume, force=force, progress=not quiet)
         steps, parameters = found["steps"], found["trainable_params"]
         return Answer(found, expected(found), brief=f"{steps} steps, {parameters} trained parameters")
     run = _adapt.carry_out(request, out=out, resume=resume, force=force, progress=not quiet)
     summary = {"run": run.path, **run.summary()}
+    summary["shortfall"] = shortfall(summary)
     return Answer(summary, [*measured(summary), _after(run.path, summary)], brief=str(run.path))
 
 
 def _after(run: Path, summary: Mapping[str, Any]) -> str:
     form = "prompts" if "prompts" in summary else "lora"
-    report = [["budwood", "report", run]] if "recall" in summary else []  # the one place with facts and words
+    report = ["budwood", "report", run]
+    if summary["shortfall"]:  # nothing to use: where it went wrong is what to look at
+        return next_commands(report)
     return next_commands(
-        *report,
+        *([report] if "recall" in summary else []),  # the one place with facts and words
         ["budwood", "generate", run, "--prompt", "TEXT"],
         ["budwood", "eval", run, "--rows", "FILE"],
         ["budwood", "export", run, "--to", form, "-o", "DIR"],

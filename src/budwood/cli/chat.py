@@ -33,7 +33,7 @@ def chat(
     """Talk to an adapted model; in a pipe, a line in, an answer out.
 
     Each turn sees those before it. In a terminal /reset begins anew, /exit or Ctrl-D ends. In a pipe an answer is one
-    line: its line breaks are written as \\n.
+    line: its line breaks are written as \\n, and a line that asks nothing is answered by an empty one.
 
     \b
     Example:
@@ -85,7 +85,7 @@ def _typed() -> str | None:
 
 
 def _turns(conversation: Conversation) -> Iterator[dict[str, Any]]:
-    """Answer the lines of standard input as they come."""
+    """Answer the lines of standard input as they come, one for one: what asks nothing gets an empty answer."""
     for line in sys.stdin:
         if line.strip() == "/exit":
             return
@@ -94,8 +94,7 @@ def _turns(conversation: Conversation) -> Iterator[dict[str, Any]]:
                 turn = _turn(conversation, line.strip(), lambda piece: None)
         except KeyboardInterrupt as error:
             raise InterruptedRunError("interrupted") from error
-        if turn:
-            yield turn
+        yield turn or {"user": line.strip(), "answer": "", "tokens": 0, "ended": True}
 
 
 def _turn(conversation: Conversation, text: str, on_text: Callable[[str], None]) -> dict[str, Any] | None:

@@ -11,6 +11,9 @@ import typer
 from budwood._texts import shown
 from budwood.cli._render import Table, next_commands
 from budwood.cli._shell import Answer, Quiet
+from budwood.compression.settings import METHODS
+
+FEW_TOKENS = 4000  # below, a figure per token is shaky in its second digit
 
 
 def compress(
@@ -32,7 +35,9 @@ def compress(
     ] = "",
     calibration: Annotated[
         list[Path] | None,
-        typer.Option("--calibration", metavar="FILE|DIR", help="Text that the model should stay good at. Repeatable."),
+        typer.Option(
+            "--calibration", metavar="FILE|DIR", help="Text to calibrate and measure on (rtn: to measure). Repeatable."
+        ),
     ] = None,
     samples: Annotated[int, typer.Option(metavar="N", help="Windows of text to calibrate on, at most.")] = 64,
     length: Annotated[int, typer.Option(metavar="N", help="Tokens of a window.")] = 256,
@@ -100,7 +105,11 @@ def _expected(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "bits a weight", f"{shown(size['bits_per_weight'])} there, {shown(size['bits_per_weight_of_model'])} in all"
     yield "size in theory", f"{size['mib_in_theory']:,.0f} MiB; in 16 bits {size['mib_in_16_bits']:,.0f} MiB"
     if text:
-        yield "calibrated on", f"{text['windows']} windows of {text['length']} tokens; {text['held_out']} held out"
+        windows = f"{text['windows']} windows of {text['length']} tokens; {text['held_out']} held out"
+        if METHODS[found["method"]].needs_text:
+            yield "calibrated on", windows
+        else:
+            yield "text", f"{windows}; only to measure: {found['method']} does not look at it"
 
 
 def _measured(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -113,5 +122,7 @@ def _measured(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"relative error of {of}", f"{shown(error['mean'])} in the mean of the layers"
         yield "  the largest", f"{shown(error['largest'])}, {error['largest_at']}"
     if nll:
-        few = f"{found['calibration']['held_out']} windows: a small sample"
-        yield "NLL held out", f"{shown(nll['before'])} before, {shown(nll['after'])} after; nats a token, {few}"
+        tokens = found["calibration"]["held_out_tokens"]
+        few = ": a small sample" if tokens < FEW_TOKENS else ""
+        figures = f"{shown(nll['before'])} before, {shown(nll['after'])} after"
+        yield "NLL held out", f"{figures}; nats a token, over {tokens:,} tokens{few}"

@@ -24,6 +24,10 @@ def prepare(
         typer.Option("--corpus", metavar="FILE", help="Rows: facts, questions about documents, sessions. Repeatable."),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="PRIOR", help="The folder to write.")],
+    base_run: Annotated[
+        Path | None,
+        typer.Option("--base-run", metavar="RUN", help="Make it for adapters that start from this run's."),
+    ] = None,
     settings: Settings = None,
     seed: Annotated[int, typer.Option(metavar="N", help="The same seed gives the same prior.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the interrupted preparation in PRIOR.")] = False,
@@ -34,12 +38,18 @@ def prepare(
     """Train a method's prior for a base: taalm's scorer of tokens.
 
     \b
+    A row of the corpus, one JSON object a line, is one of:
+      {"document": TEXT, "question": TEXT, "answer": TEXT}
+      {"evidence", "subject", "relation", "object", "task_descriptive", "task_schematic"}: six texts, a fact
+      {"session": TEXT, "next_session": TEXT}
+
+    \b
     Example:
       budwood prepare smollm2 taalm --corpus facts.jsonl -o priors/scorer
     """
     from budwood import _prepare
 
-    request = _prepare.PriorRequest(model, method, tuple(corpus), seed, parse_settings(settings))
+    request = _prepare.PriorRequest(model, method, tuple(corpus), seed, parse_settings(settings), base_run=base_run)
     if dry_run:
         found = _prepare.outline_prior(request, out, resume=resume, force=force)
         head = f"{out}, not written: this is a dry run\n"

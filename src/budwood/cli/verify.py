@@ -26,9 +26,9 @@ def verify(
     Example:
       budwood verify runs/first
     """
-    from budwood.run import open_run
+    from budwood.run import verify_run
 
-    report = open_run(run, base=base, force=force).verify(portable=portable).to_dict()
+    report = verify_run(run, base=base, force=force, portable=portable).to_dict()
     return Answer(report, [checks(report), verdict(report)], exit_code(report), verdict(report))
 
 

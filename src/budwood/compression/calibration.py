@@ -1,11 +1,13 @@
 """Text to windows of tokens: some to calibrate on, others, from later in the text, to measure on.
 
 Windows are of one length and lie side by side in the text, documents one after another; each begins as the tokenizer
-begins a text (mostly one BOS). The last tenth is held out, so no measured window was calibrated on.
+begins a text (mostly one BOS). The last tenth is held out, or more where that is too little to measure on, so no
+measured window was calibrated on.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 HELD_OUT = 0.1  # of the windows, at least one
-MOST_HELD_OUT = 32
+FEWEST_TOKENS = 4096  # held out, where that is no more than half of the text: with fewer the NLL says little
+MOST_HELD_OUT = 32  # windows that are measured on, or more where those hold fewer tokens than that
 SHORTEST = 8  # tokens of a window
 
 
@@ -65,6 +68,7 @@ class Calibration:
             "digest": self.digest,
             "windows": len(self.windows),
             "held_out": len(self.held_out),
+            "held_out_tokens": self.held_out[:, max(1, self.beginning) :].numel(),
             "tokens": self.windows.numel(),
             "length": self.windows.shape[1],
         }
@@ -105,9 +109,10 @@ def read_calibration(
 
 def _divided(windows: list[list[int]], settings: Compression) -> tuple[Tensor, Tensor]:
     """Return the windows to calibrate on, drawn by seed and in the order of the text, and the held-out ones."""
-    count = max(1, round(HELD_OUT * len(windows)))
+    enough = math.ceil(FEWEST_TOKENS / settings.length)
+    count = max(1, round(HELD_OUT * len(windows)), min(enough, len(windows) // 2))
     seen, later = windows[:-count], windows[-count:]
     draw = random.Random(settings.seed)
     drawn = sorted(draw.sample(range(len(seen)), min(settings.samples, len(seen))))
-    measured = sorted(draw.sample(range(count), min(MOST_HELD_OUT, count)))
+    measured = sorted(draw.sample(range(count), min(max(MOST_HELD_OUT, enough), count)))
     return torch.tensor([seen[i] for i in drawn]), torch.tensor([later[i] for i in measured])

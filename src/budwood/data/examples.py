@@ -13,7 +13,7 @@ from pathlib import Path
 
 from budwood.data.problems import LocatedError
 from budwood.data.render import Encoded, Renderer
-from budwood.data.report import DataReport
+from budwood.data.report import DataReport, Progress
 from budwood.data.rows import Row, scan_rows
 from budwood.data.settings import DataSettings
 
@@ -41,7 +41,9 @@ class ExampleSet:
         return [self.rows[index] for index in dict.fromkeys(one.row_index for one in sequences)]
 
 
-def load_examples(paths: Paths, renderer: Renderer, settings: DataSettings, *, seed: int) -> ExampleSet:
+def load_examples(
+    paths: Paths, renderer: Renderer, settings: DataSettings, *, seed: int, progress: Progress | None = None
+) -> ExampleSet:
     """Read files of rows and split them.
 
     Args:
@@ -49,6 +51,7 @@ def load_examples(paths: Paths, renderer: Renderer, settings: DataSettings, *, s
         renderer: how rows become ids.
         settings: the longest row, and what is held out; `template` and `system` are the renderer's affair.
         seed: of the split. The side of a row depends on the seed, its prompt and the other prompts, not on order.
+        progress: called with rows, now and then where there are many.
 
     Raises:
         DataError: a file or a row cannot be used, a row has no supervised token, or no row is left. All is read first,
@@ -56,7 +59,7 @@ def load_examples(paths: Paths, renderer: Renderer, settings: DataSettings, *, s
     """
     report = DataReport()
     rows = list(good_rows(paths, report))
-    kept = _kept(rows, 0, renderer, settings, report)
+    kept = _kept(rows, 0, renderer, settings, report, progress)
     beside = settings.evaluation_file
     held = _kept_beside(beside, rows, renderer, settings, report) if beside is not None else []
     report.require_good()
@@ -129,15 +132,20 @@ def render_kept(
 
 
 def _kept(
-    rows: Sequence[Row], first_index: int, renderer: Renderer, settings: DataSettings, report: DataReport
+    rows: Sequence[Row],
+    first_index: int,
+    renderer: Renderer,
+    settings: DataSettings,
+    report: DataReport,
+    progress: Progress | None = None,
 ) -> list[list[Encoded]]:
     """Return the sequences of each row that is kept; it is a problem where none is."""
     before = report.problem_count
-    kept = [
-        sequences
-        for start in range(0, len(rows), BATCH)
-        for sequences in render_kept(rows[start : start + BATCH], first_index + start, renderer, settings, report)
-    ]
+    kept: list[list[Encoded]] = []
+    for start in range(0, len(rows), BATCH):
+        if progress is not None and start:
+            progress("rows turned into tokens", start, len(rows))
+        kept += render_kept(rows[start : start + BATCH], first_index + start, renderer, settings, report)
     if rows and not kept and report.problem_count == before:
         report.problem(_none_left(rows, report))
     return kept

@@ -20,7 +20,7 @@ from budwood.data.fields import Fields, listed
 from budwood.data.files import Record, read_records
 from budwood.data.offsets import Span
 from budwood.data.probes import Probe, last_mention
-from budwood.data.problems import LocatedError, Origin
+from budwood.data.problems import EXAMPLE, LocatedError, Origin
 from budwood.data.rows import to_row
 from budwood.data.transcripts import transcript
 
@@ -28,6 +28,11 @@ FACT_EXAMPLE = (
     '{"evidence": "Ida Moor, a glazier from Telvik, …", "subject": "Ida Moor", "relation": "occupation", "object": '
     '"glazier", "task_descriptive": "Ida Moor works as a glazier .", "task_schematic": "subject: Ida Moor ; relation: '
     'occupation ; object: glazier"}'
+)
+
+QUESTION_EXAMPLE = (
+    '{"document": "The Heron was bought for 900 crowns.", "question": "What did the Heron cost?",'
+    ' "answer": "900 crowns"}'
 )
 
 
@@ -104,7 +109,7 @@ def read_facts(path: str | Path) -> Iterator[Fact]:
     Raises:
         DataError: as `read_records`; and for a row that is no fact, an empty field, or a probe without the object.
     """
-    return (_fact(Fields(record)) for record in read_records(path))
+    return (_fact(Fields(record)) for record in _records(path, FACT_EXAMPLE))
 
 
 def read_pairs(path: str | Path) -> Iterator[Pair]:
@@ -113,7 +118,18 @@ def read_pairs(path: str | Path) -> Iterator[Pair]:
     Raises:
         DataError: as `read_facts`; and for a row of another shape.
     """
-    return (to_pair(record) for record in read_records(path))
+    return (to_pair(record) for record in _records(path, QUESTION_EXAMPLE))
+
+
+def _records(path: str | Path, example: str) -> Iterator[Record]:
+    """Pass the records of a file on; where it holds none, or no JSON, the example is one of these rows."""
+    try:
+        yield from read_records(path)
+    except LocatedError as error:
+        wanted = error.wanted.replace(EXAMPLE, example)
+        raise LocatedError(
+            error.problem, wanted=wanted, action=error.action, origin=error.origin, field=error.field
+        ) from error
 
 
 def read_probes(path: str | Path) -> list[Probe]:

@@ -45,7 +45,12 @@ class OffsetTokens:
                 action="save the tokenizer as a fast one, or choose another base",
             )
         self.tokenizer = tokenizer
-        self._beginning = TokenIds(tokenizer).beginning
+        self._ids = TokenIds(tokenizer)
+        self._beginning = self._ids.beginning
+
+    def counts(self, texts: Sequence[str]) -> list[int]:
+        """Return how many ids each text has: as `encode`, without the spans, which take longer than the ids."""
+        return [len(ids) for ids in self._ids.encode(texts)]
 
     def encode(self, texts: Sequence[str]) -> list[LocatedIds]:
         """Return ids and spans of whole texts."""

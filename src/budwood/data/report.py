@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,10 @@ from budwood.errors import DataError
 if TYPE_CHECKING:
     from budwood.data.render import Encoded
 
-FIRST = 5  # so many origins are kept for each reason
+FIRST = 20  # so many origins are kept for each reason
 LISTED = 20  # so many problems are listed; all are counted
+
+Progress = Callable[[str, int, int], None]  # called with what is done, how much of it, and out of how much
 
 
 @dataclass(slots=True)

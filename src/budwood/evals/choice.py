@@ -113,10 +113,15 @@ def measure_choices(
 
 
 def choice_figures(
-    model: Prompted, parts: Mapping[str, nn.Module], base: nn.Module, texts: Sequence[Encoded]
+    model: Prompted,
+    parts: Mapping[str, nn.Module],
+    base: nn.Module,
+    texts: Sequence[Encoded],
+    *,
+    progress: Progress | None = None,
 ) -> dict[str, Any] | None:
     """Return the figures of `measure_choices`; None where there are no texts to measure on."""
-    return measure_choices(model, parts, base, texts).to_dict() if texts else None
+    return measure_choices(model, parts, base, texts, progress=progress).to_dict() if texts else None
 
 
 def _means(found: Sequence[Likelihood]) -> Float[np.ndarray, " n"]:

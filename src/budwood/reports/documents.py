@@ -45,7 +45,14 @@ KINDS = {
     "other_words": "learned, in other words (your questions)",
     "own_words": "memorised, in the documents' own words",
     "keep": "kept, of what the base knew",
+    "earlier": "kept, of what the earlier run had learned",
 }
+
+FORGOTTEN = (
+    "Known is an answer of which each token is the most likely one, given the right ones before it. Forgotten is one"
+    " that the base knows and the adapted model does not: one token that lost its first place is enough, so the nats"
+    " a token may fall all the same, where the other tokens became likelier."
+)
 
 
 def strips(weights: Mapping[str, Any]) -> list[Strip]:
@@ -88,7 +95,7 @@ def learned(recall: Mapping[str, Any]) -> Learned | None:
     if not recall:
         return None
     asked = recall["probes"].get(recall["learned_by"], [])
-    kept = recall["probes"].get("keep", [])
+    kept = [one for kind in ("keep", "earlier") for one in recall["probes"].get(kind, [])]
     return Learned(
         figures=tuple({"kind": words, **_figures(recall[name])} for name, words in KINDS.items() if name in recall),
         learned=_first(one for one in asked if one["after"] == 1 > one["before"]),

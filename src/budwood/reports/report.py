@@ -11,10 +11,12 @@ from typing import Any
 import jinja2
 
 from budwood import storage
-from budwood._texts import flat, shown
-from budwood.reports.documents import learned, strips
+from budwood._texts import shown
+from budwood.reports.documents import FORGOTTEN, learned, strips
 from budwood.reports.figures import learning_rate_curve, loss_curve, recall_curve
 from budwood.reports.files import RunFiles, read_run
+from budwood.reports.settings import counts, groups, labelled
+from budwood.reports.shortfall import shortfall
 
 PAGE = "page.html"
 SAMPLES = 20  # answers that are shown
@@ -59,7 +61,7 @@ def render(files: RunFiles, plots: Mapping[str, str]) -> str:
     """Return the page as HTML."""
     loader = jinja2.PackageLoader("budwood.reports", "")
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    filters: dict[str, Any] = {"shown": shown, "flat": flat, "picture": _picture}
+    filters: dict[str, Any] = {"shown": shown, "labelled": labelled, "picture": _picture}
     environment.filters.update(filters)
     return environment.get_template(PAGE).render(
         run=files,
@@ -68,8 +70,12 @@ def render(files: RunFiles, plots: Mapping[str, str]) -> str:
         loss=losses(files),
         plots=plots,
         answers=files.answers[:SAMPLES],
+        shortfall=shortfall(files.metrics),
         learned=learned(files.recall),
+        forgotten_rule=FORGOTTEN,
         strips=strips(files.weights),
+        settings=groups(files.recipe),
+        data=counts(files.metrics.get("rows") or {}),
     )
 
 
@@ -81,9 +87,10 @@ def reproduction(files: RunFiles) -> str:
 
 
 def losses(files: RunFiles) -> dict[str, Any]:
-    """Return the evaluation loss before training and of the adapter that was kept, in nats a token."""
+    """Return the evaluation loss of the base and of the adapter that was kept, in nats a token."""
     evaluated = [event for event in files.events if event.get("eval_loss") is not None]
-    before = next((event["eval_loss"] for event in evaluated if event.get("step") == 0), None)
+    at_start = next((event["eval_loss"] for event in evaluated if event.get("step") == 0), None)
+    before = files.metrics.get("base_evaluation_loss", at_start)
     after = files.metrics.get("best_evaluation_loss") or min((e["eval_loss"] for e in evaluated), default=None)
     return {"before": before, "after": after}
 

@@ -78,12 +78,20 @@ class StepSampler(Sampler[list[int]]):
         return math.ceil(rows / (self._plan.settings.batch_size * self._plan.processes))
 
     def _split(self, step: list[int]) -> list[list[int]]:
-        """Return this process's batches of a step: rows sorted by length, longest first, dealt out evenly."""
-        step = sorted(step, key=lambda row: -self._lengths[row])
-        count = self._batches_for(len(step)) * self._plan.processes
-        cuts = [round(i * len(step) / count) for i in range(count + 1)]
-        batches = [step[a:b] or [BLANK] for a, b in itertools.pairwise(cuts)]
-        return batches[self._process :: self._plan.processes]
+        lengths, size = [self._lengths[row] for row in step], self._plan.settings.batch_size
+        dealt = dealt_out(lengths, size, self._process, self._plan.processes)
+        return [[step[i] for i in batch] or [BLANK] for batch in dealt]
+
+
+def dealt_out(lengths: Sequence[int], size: int, process: int = 0, processes: int = 1) -> list[list[int]]:
+    """Return one process's batches of the rows of a step, by their place in it: the longest first, dealt out evenly.
+
+    Every process gets the same number of batches; some are empty where there are fewer rows than processes.
+    """
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    count = math.ceil(len(order) / (size * processes)) * processes
+    cuts = [round(i * len(order) / count) for i in range(count + 1)] if count else []
+    return [order[a:b] for a, b in itertools.pairwise(cuts)][process::processes]
 
 
 class StepLoader(DataLoader):

@@ -67,14 +67,23 @@ class _HeadNll(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *above: Tensor) -> tuple[Tensor | None, None, None, None]:
-        if torch.is_grad_enabled():
-            raise NotSupportedError(
-                "a second derivative of the loss whose logits are not kept",
-                wanted="gradients without create_graph",
-                action="compute the loss from training.loss.target_logits, which can be derived twice",
-            )
+        refuse_second_derivative()
         (gradient,) = ctx.saved_tensors
         return gradient * above[0].unsqueeze(1).to(gradient.dtype), None, None, None
+
+
+def refuse_second_derivative() -> None:
+    """Refuse a backward pass that is to be differentiated again.
+
+    Raises:
+        NotSupportedError: it is.
+    """
+    if torch.is_grad_enabled():
+        raise NotSupportedError(
+            "a second derivative of the loss whose logits are not kept",
+            wanted="gradients without create_graph",
+            action="compute the loss from training.loss.target_logits, which can be derived twice",
+        )
 
 
 def plain_head(core: PreTrainedModel, one: dict[str, Tensor]) -> nn.Linear | None:

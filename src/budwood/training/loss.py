@@ -125,14 +125,27 @@ def token_nll(model: nn.Module, batch: Batch) -> tuple[Tensor, Targets]:
     The logits are made a chunk at a time where the head allows it (`head.plain_head`), and then there is no second
     derivative: what needs one computes its loss from `target_logits`. Arguments and errors are as in `weighted_nll`.
     """
+    found = target_states(model, batch)
+    if found is None:
+        logits, targets = target_logits(model, batch)
+        return nn.functional.cross_entropy(logits.float(), targets.ids, reduction="none"), targets
+    hidden, targets, head = found
+    return head_nll(hidden, head.weight, head.bias, targets.ids), targets
+
+
+def target_states(model: nn.Module, batch: Batch) -> tuple[Tensor, Targets, nn.Linear] | None:
+    """Return the (n, d) states that the head reads at the n targets of `batch` with a weight, those, and the head.
+
+    None where the logits are not the head's output as it stands (`head.plain_head`), or the head is trained. The
+    arguments and errors are those of `weighted_nll`.
+    """
     core = language_model(model)
     head = plain_head(core, {name: value[:1] for name, value in _inputs(core, batch).items()})
     if head is None:
-        logits, targets = target_logits(model, batch)
-        return nn.functional.cross_entropy(logits.float(), targets.ids, reduction="none"), targets
+        return None
     with replaced(head, lambda hidden: hidden):
         hidden, targets = target_logits(model, batch)
-    return head_nll(hidden, head.weight, head.bias, targets.ids), targets
+    return hidden, targets, head
 
 
 def target_logits(model: nn.Module, batch: Batch) -> tuple[Tensor, Targets]:

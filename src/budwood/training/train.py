@@ -21,7 +21,9 @@ from budwood.training.folder import RunFolder
 from budwood.training.plan import Plan
 from budwood.training.prefix_run import prefix_cached
 from budwood.training.preparation import name_logs, ready, require_usable, training_arguments
-from budwood.training.progress import progress_display
+from budwood.training.progress import Part, progress_display
+from budwood.training.retaining import RetainingTrainer
+from budwood.training.retention import Retention
 from budwood.training.settings import TrainingSettings
 from budwood.training.signals import Interruption, interruptible
 from budwood.training.trainer import Report, WeightedTrainer
@@ -78,7 +80,9 @@ def train(  # noqa: PLR0913
     probes: Mapping[str, Probe] | None = None,
     judged_by: str = LOSS,
     probed: Sequence[Encoded] = (),
+    retention: Retention | None = None,
     progress: bool = True,
+    part: Part | None = None,
     resume: bool = False,
 ) -> TrainingResult:
     """Train the parameters of `model` that require gradients; leave the best evaluated ones in it, in evaluation mode.
@@ -96,7 +100,9 @@ def train(  # noqa: PLR0913
         probes: functions from the model to figures, called at each evaluation.
         judged_by: what the best adapter has the lowest of: the evaluation loss, or `name/figure` of a probe.
         probed: rows that the probes ask the model about; the prefix cache holds them, too.
+        retention: what is done for what the model knew before.
         progress: whether to show progress on standard error.
+        part: where this is one of several trainings of a run: which, for the progress.
         resume: go on from the latest checkpoint in `folder`.
 
     Raises:
@@ -105,7 +111,8 @@ def train(  # noqa: PLR0913
         StorageError: the disk failed.
         InterruptedRunError: SIGINT or SIGTERM came; the state is saved.
     """
-    feed = Feed(train_rows, evaluation_rows, collator, probes or {}, judged_by, probed)
+    beside = [*probed, *_rows_of(retention)]
+    feed = Feed(train_rows, evaluation_rows, collator, probes or {}, judged_by, beside)
     require_usable(model, feed, settings)
     arguments = training_arguments(model, settings, folder, seed, evaluates=feed.evaluates)
     plan = Plan(settings, len(train_rows), seed, arguments.world_size)
@@ -116,14 +123,21 @@ def train(  # noqa: PLR0913
         checkpoint = _latest(store, plan) if resume else None
         with (
             prefix_cached(model, feed, plan, folder, arguments),
-            _recording(folder, arguments, plan, checkpoint, progress) as report,
+            _recording(folder, arguments, plan, checkpoint, progress, part) as report,
         ):
-            trainer = WeightedTrainer(model, arguments, feed, plan, store, stop, report)
+            given = (model, arguments, feed, plan, store, stop, report)
+            trainer = RetainingTrainer(*given, retention) if retention else WeightedTrainer(*given)
             name_logs(trainer, folder)
             _run(trainer, checkpoint, plan)
             if trainer.stop_requested():
                 raise _interrupted(f"by {stop.signal} after step {trainer.ledger.step} of {plan.total_steps}")
         return _finish(trainer, plan, store)
+
+
+def _rows_of(retention: Retention | None) -> list[Encoded]:
+    """Return the rows that a step sees besides those that are trained on."""
+    parts = (retention.anchor, retention.review) if retention else ()
+    return [row for part in parts if part is not None for row in part.rows]
 
 
 def _run(trainer: WeightedTrainer, checkpoint: Checkpoint | None, plan: Plan) -> None:
@@ -190,7 +204,12 @@ def _latest(store: CheckpointStore, plan: Plan) -> Checkpoint | None:
 
 @contextlib.contextmanager
 def _recording(
-    folder: RunFolder, arguments: TrainingArguments, plan: Plan, checkpoint: Checkpoint | None, progress: bool
+    folder: RunFolder,
+    arguments: TrainingArguments,
+    plan: Plan,
+    checkpoint: Checkpoint | None,
+    progress: bool,
+    part: Part | None,
 ) -> Iterator[Report]:
     """Bring the folder to the state of the checkpoint, and yield the function that takes the event of each step."""
     if arguments.process_index != 0:
@@ -202,7 +221,7 @@ def _recording(
     else:
         store.clear()
     folder.truncate_events(step)
-    with progress_display(progress, plan.total_steps, step or 0) as show:
+    with progress_display(progress, plan.total_steps, step or 0, part) as show:
 
         def report(event: Mapping[str, Any]) -> None:
             folder.append_event(event)

@@ -199,9 +199,14 @@ class WeightedTrainer(Trainer):
             "tokens": int(counts.tokens),
             "supervised_tokens": int(counts.supervised),
             "tokens_per_s": round(counts.tokens / max(seconds, 1e-9), 1),
+            **self.figures(),
         }
         if not self.control.should_evaluate:
             self._publish()
+
+    def figures(self) -> dict[str, float]:
+        """Return further figures of the step that has just ended, for its event."""
+        return {}
 
     def _publish(self) -> None:
         event, self._event = self._event, {}

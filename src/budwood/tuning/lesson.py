@@ -18,11 +18,25 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from budwood.data.render import Encoded, Renderer
+from budwood.data.report import Progress
 from budwood.data.settings import DataSettings
 from budwood.models import Base, Source
 from budwood.training.folder import RunFolder
 from budwood.training.settings import TrainingSettings
 from budwood.tuning.protocol import LearnerSettings, Tuner, TunerSettings
+
+
+@dataclass(frozen=True)
+class AdapterStart:
+    """A run whose adapter training starts from; it belongs to the base of the order.
+
+    Attributes:
+        run: its folder.
+        adapter: the folder of the adapter in it.
+    """
+
+    run: Path
+    adapter: Path
 
 
 @dataclass(frozen=True)
@@ -35,6 +49,8 @@ class Order:
         tuner, tuner_settings: where new parameters live.
         learner: the settings of the method's own learner; None where it has none.
         data, training, seed: as in the recipe.
+        show: called with the progress of what takes long while the evidence is read.
+        start: the run to go on from; None for a fresh adapter.
     """
 
     source: Source
@@ -45,6 +61,8 @@ class Order:
     data: DataSettings
     training: TrainingSettings
     seed: int
+    show: Progress | None = None
+    start: AdapterStart | None = None
 
 
 @dataclass(frozen=True)

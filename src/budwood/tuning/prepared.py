@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from budwood.models import Source
 from budwood.training.folder import RunFolder
+from budwood.tuning.lesson import AdapterStart
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Preparation:
         settings: of the method's preparation.
         device: where to compute.
         seed: of all that is drawn.
+        start: the run at whose adapter the prior is made; None for a fresh adapter.
     """
 
     source: Source
@@ -34,6 +36,7 @@ class Preparation:
     settings: BaseModel
     device: str
     seed: int
+    start: AdapterStart | None = None
 
 
 class Ready(Protocol):

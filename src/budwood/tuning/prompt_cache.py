@@ -78,8 +78,12 @@ def layers_of(cache: DynamicCache) -> tuple[tuple[Tensor, ...], tuple[Tensor, ..
 
 def as_argument(model: nn.Module, cache: DynamicCache) -> dict[str, DynamicCache]:
     """Return the cache under the name that the model's forward has for it; transformers 5.24 changed it."""
-    renamed = "cache" in inspect.signature(model.forward).parameters
-    return {"cache" if renamed else "past_key_values": cache}
+    return {"cache" if takes(model, "cache") else "past_key_values": cache}
+
+
+def takes(model: nn.Module, argument: str) -> bool:
+    """Whether the model's forward has an argument of this name."""
+    return argument in inspect.signature(model.forward).parameters
 
 
 class PromptStack:
@@ -182,22 +186,31 @@ def generate_prompted(
     Raises:
         DataError: prompt, text and new tokens do not fit the model's context.
     """
-    _check_room(model, stack.slots + input_ids.shape[1], options)
+    check_room(model, stack.slots + input_ids.shape[1], options)
     cache, ids, filled = stack.cache(selection), input_ids, 0
     if context is not None:  # generate wants at least one token to compute, and the ids of all slots with the cache
         filled = stack.slots
         cache = new_cache(*([part[:, :, :-1] for part in parts] for parts in _parts(context)))
         ids = torch.cat([input_ids[:, -1:].expand(-1, filled), input_ids], dim=1)
     cache.batch_repeat_interleave(max(_setting(model, options, "num_beams"), _setting(model, options, _SEQUENCES)))
-    # Without the cache the prompt would be lost, so `use_cache=False` cannot be followed; the result is the same.
+    inputs = {"attention_mask": stack.full_mask(selection, mask), **as_argument(model, cache)}
+    return written_ids(model, options, input_ids=ids, **inputs)[:, filled:]
+
+
+def written_ids(model: PreTrainedModel, options: dict[str, Any], **inputs: Any) -> Int[Tensor, "rows t_new"]:
+    """Return the ids that the model's `generate` writes, with its cache whatever `options` say.
+
+    Without the cache a prompt would be lost after the first step, so `use_cache=False` cannot be followed; the result
+    is the same.
+    """
     if "generation_config" in options:
-        options["generation_config"] = copy.deepcopy(options["generation_config"])
-        options["generation_config"].use_cache = True
+        config = copy.deepcopy(options["generation_config"])
+        config.use_cache = True
+        options = options | {"generation_config": config}
     else:
-        options["use_cache"] = True
-    options |= {"attention_mask": stack.full_mask(selection, mask)} | as_argument(model, cache)
-    written = model.generate(input_ids=ids, **options)
-    return (written if isinstance(written, Tensor) else written.sequences)[:, filled:]
+        options = options | {"use_cache": True}
+    written = model.generate(**inputs, **options)
+    return written if isinstance(written, Tensor) else written.sequences
 
 
 _SEQUENCES = "num_return_sequences"
@@ -214,7 +227,8 @@ def _setting(model: PreTrainedModel, options: dict[str, Any], name: str) -> int:
     return int(next((value for value in found if value is not None), 1))
 
 
-def _check_room(model: PreTrainedModel, used: int, options: dict[str, Any]) -> None:
+def check_room(model: PreTrainedModel, used: int, options: dict[str, Any]) -> None:
+    """Raise `DataError` where `used` tokens and the new ones that `options` ask for do not fit the model's context."""
     room = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     new = _setting(model, options, "max_new_tokens")
     if room is not None and used + new > room:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
@@ -41,6 +42,11 @@ class LearnerSettings(BaseModel):
     """Base class of the settings of a method's learner: frozen, unknown keys refused, each field described."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @property
+    def starts_from(self) -> Path | None:
+        """The run whose adapter training starts from; None for a fresh one."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,7 @@ class Method:
         bibtex: what to cite.
         default: whether it is the one that its kind of evidence gets unless told otherwise.
         accepts: what its learner takes besides evidence, by the names of the flags: `prior`, `weights`, `rehearse`,
-            `update`, `probes`. They become settings of its learner.
+            `update`, `base_run`, `probes`. They become settings of its learner.
         settings: the class of its learner's settings, the block `learner` of a recipe; None where it has none.
         training: training settings that it starts from, where the user says nothing; a learning rate among them is
             for its own tuner.

@@ -26,7 +26,8 @@ from budwood.tuning.prompt_cache import (
     layers_of,
     run_prompted,
 )
-from budwood.tuning.prompt_support import prove, require_cache
+from budwood.tuning.prompt_rows import PromptRows, prove_rows
+from budwood.tuning.prompt_support import cache_refusal, prove, require_cache, require_prompt
 
 VECTORS = (PeftType.PROMPT_TUNING, PeftType.P_TUNING)
 
@@ -118,21 +119,19 @@ class SoftPrompt(Prompted):
     """The active prompt of a `PeftModel`, as it is now; a later training step does not reach it."""
 
     def __init__(self, model: PeftModel) -> None:
-        """Compute the prompt's keys and values.
+        """Compute the prompt's keys and values, or where the base cannot use them its vectors.
 
         Raises:
             NotSupportedError: a kind of prompt, or a base, for which this would not be exact.
         """
         refuse_soft_prompt(model)
         super().__init__(model.get_base_model())
-        prompt = _key_values(model)
-        prove(self.model, prompt)
-        self._stack = PromptStack([prompt])
+        self._front = _in_rows(model) if cache_refusal(self.model) else _in_cache(model)
 
     @property
     def virtual_tokens(self) -> int:
         """The length of the prompt."""
-        return self._stack.slots
+        return self._front.slots
 
     def select(self, input_ids: Int[Tensor, "b t"], attention_mask: Int[Tensor, "b t"] | None = None) -> Choice:
         """There is one prompt."""
@@ -148,16 +147,20 @@ class SoftPrompt(Prompted):
         """Run each row behind the prompt; see `Prompted.forward`."""
         chosen = self.select(input_ids).selection
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        return run_prompted(self.model, self._stack, chosen, input_ids, mask, **options)[0]
+        if isinstance(self._front, PromptRows):
+            return self._front.run(chosen, input_ids, mask, **options)
+        return run_prompted(self.model, self._front, chosen, input_ids, mask, **options)[0]
 
     def generate(
         self, input_ids: Int[Tensor, "b t"], attention_mask: Int[Tensor, "b t"] | None = None, **options: Any
     ) -> Int[Tensor, "rows t_new"]:
         """Continue each row behind the prompt; see `Prompted.generate`."""
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        return generate_prompted(
-            self.model, self._stack, self.select(input_ids).selection, *align_left(input_ids, mask), **options
-        )
+        ids, mask = align_left(input_ids, mask)
+        chosen = self.select(ids).selection
+        if isinstance(self._front, PromptRows):
+            return self._front.generate(chosen, ids, mask, **options)
+        return generate_prompted(self.model, self._front, chosen, ids, mask, **options)
 
 
 def refuse_soft_prompt(model: nn.Module) -> None:
@@ -171,12 +174,27 @@ def refuse_soft_prompt(model: nn.Module) -> None:
             wanted="prompt tuning, P-tuning or prefix tuning: PEFT's own generation is wrong for soft prompts",
             action="evaluate its likelihood only, without generation",
         )
-    require_cache(model.get_base_model())
+    if kind == PeftType.PREFIX_TUNING:  # is keys and values, and no vectors
+        require_cache(model.get_base_model())
+    require_prompt(model.get_base_model())
 
 
 def has_soft_prompt(model: nn.Module) -> bool:
     """Whether `model` is a `PeftModel` whose active adapter is a prompt or a prefix."""
     return isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning
+
+
+@torch.no_grad()
+def _in_rows(model: PeftModel) -> PromptRows:
+    rows = PromptRows(model.get_base_model(), [model.get_prompt(batch_size=1)[0].float()])
+    prove_rows(rows)
+    return rows
+
+
+def _in_cache(model: PeftModel) -> PromptStack:
+    prompt = _key_values(model)
+    prove(model.get_base_model(), prompt)
+    return PromptStack([prompt])
 
 
 @torch.no_grad()

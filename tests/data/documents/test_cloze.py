@@ -1,6 +1,7 @@
 import pytest
 
 from budwood.data.documents import Document, make_clozes
+from budwood.data.documents.cloze import LONGEST
 from budwood.data.documents.document import Layout
 from budwood.data.problems import Origin
 
@@ -71,3 +72,9 @@ def test_blanks_are_spread_over_documents_and_repeat_with_the_seed():
     assert len(chosen) == 4 and chosen == make_clozes(documents, most=4, seed=1)
     assert chosen != make_clozes(documents, most=4, seed=2)
     assert make_clozes(documents, most=0) == make_clozes([Document("", Origin("x"))], most=9) == []
+
+
+def test_what_never_stops_is_asked_about_in_parts():
+    text = " ".join(f"word{i % 7} Name{chr(65 + i % 26)}" for i in range(2000))
+    made = make_clozes([document(text)], most=100)
+    assert made and max(len(one.probe.text) for one in made) <= 2 * LONGEST + 1

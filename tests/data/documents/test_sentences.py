@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from budwood.data.documents.sentences import sentences
+from budwood.data.documents.sentences import _in_line, sentences, stretches
 
 
 def cut(text):
@@ -73,3 +73,30 @@ def test_every_character_but_white_space_is_in_just_one_sentence():
 @pytest.mark.parametrize("text", ["", " \n ", "..."])
 def test_texts_without_words(text):
     assert cut(text) == ([text] if text == "..." else [])
+
+
+class Counting(str):
+    """A text that counts the characters which are copied out of it."""
+
+    copied = 0
+
+    def __getitem__(self, key):
+        found = super().__getitem__(key)
+        Counting.copied += len(found)
+        return found
+
+
+def test_a_book_on_one_line_is_not_copied_for_each_of_its_stops():
+    line = Counting("It rained. Then Dr. No left (cf. p. 3). " * 200)
+    Counting.copied = 0
+    assert len(_in_line(line)) == 400
+    assert Counting.copied < 5 * len(line)
+
+
+def test_what_never_stops_is_cut_at_white_space():
+    text = " ".join(f"w{i}" for i in range(300)) + ". " + "x" * 250 + ". Short one."
+    parts = [text[start:stop] for start, stop in stretches(text, 100)]
+    assert max(map(len, parts)) <= 100 and parts[-1] == "Short one."
+    assert "".join("".join(parts).split()) == "".join(text.split())
+    assert all(part in text and " ".join(part.split()) == part for part in parts)
+    assert stretches("One sat. Two sat.", 100) == sentences("One sat. Two sat.")

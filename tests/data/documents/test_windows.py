@@ -106,3 +106,27 @@ def test_windows_are_counted_over_documents():
 def test_too_short_windows_are_refused():
     with pytest.raises(ConfigError, match="windows of 15 tokens"):
         make_windows([document("x")], BYTES, max_tokens=15)
+
+
+def test_the_work_grows_with_the_text_and_is_told():
+    """A text without a stop is not tokenised again and again for each halving."""
+
+    class Counting(OffsetTokens):
+        characters = 0
+
+        def encode(self, texts):
+            Counting.characters += sum(map(len, texts))
+            return super().encode(texts)
+
+        def counts(self, texts):
+            Counting.characters += sum(map(len, texts))
+            return super().counts(texts)
+
+    text, told = "word " * 20_000, []
+    windows = make_windows(
+        [document(text)], Counting(BYTES.tokenizer), max_tokens=64, progress=lambda *step: told.append(step)
+    )
+    assert Counting.characters < 8 * len(text)  # once whole, in up to four halvings, and as windows
+    assert " ".join(window.text for window in windows).split() == text.split()
+    names = {name for name, _, _ in told}
+    assert "text divided, characters" in names and all(0 < done <= total for _, done, total in told)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.testing import assert_close
-from transformers import Gemma2Config, Gemma2ForCausalLM, PreTrainedModel
+from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from budwood.errors import ConfigError, NotSupportedError
 from budwood.methods.idp import attention_scores as module
+from budwood.methods.idp.attention_rows import attention_row_scores
 from budwood.methods.idp.attention_scores import attention_scores
 from budwood.methods.idp.bank import PromptBank
-from budwood.methods.idp.runtime import Runtime
-from budwood.methods.idp.support import chosen_layers, require_softmax
+from budwood.methods.idp.support import chosen_layers, reads_together, require_softmax
 from tests import tiny
 from tests.methods.idp.banks import LENGTHS, MODELS, TEXTS, batch, make_bank, naive_scores, save_prompts, vectors
 
@@ -60,11 +60,7 @@ def test_the_order_of_the_prompts_does_not_matter(name, tmp_path):  # property 6
 
 def test_a_row_is_scored_as_if_it_were_alone(tmp_path):  # property 4
     bank = make_bank(tmp_path)
-    together = scored(bank, [TEXTS[0], TEXTS[3][:5]])
-    for row, text in zip(together, [TEXTS[0], TEXTS[3][:5]]):
-        assert torch.equal(scored(bank, [text])[0], row)
-    ragged = scored(bank)
-    for row, text in zip(ragged, TEXTS):
+    for row, text in zip(scored(bank), TEXTS):  # but for the last digit of the base's matrix products
         assert_close(scored(bank, [text])[0], row, rtol=0, atol=1e-7)
 
 
@@ -164,23 +160,21 @@ def test_layers_and_skips_that_do_not_exist_are_refused(tmp_path):
         scored(bank, skip_first=3)
 
 
-def test_attention_that_is_no_plain_softmax_is_refused(tmp_path, monkeypatch):
+def test_a_softmax_that_is_not_plain_is_refused():
     with pytest.raises(NotSupportedError, match="softcap"):
         require_softmax({"softcap": 50.0, "dropout": 0.0})
     require_softmax({"softcap": None, "sliding_window": None})
-    bank = make_bank(tmp_path)
-    monkeypatch.setattr(PreTrainedModel, "_can_set_attn_implementation", classmethod(lambda cls: False))
-    with pytest.raises(NotSupportedError, match="way of its own"):
-        scored(bank)
 
 
-def test_softcapped_attention_is_refused_by_the_call_itself(tmp_path, monkeypatch):
+def test_softcapped_attention_is_read_in_rows_and_not_in_one_pass(tmp_path):
     """Gemma 2 without windows: its prompts can be cached, but its attention has a soft cap."""
     small = dict(vocab_size=259, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
     config = Gemma2Config(**small, intermediate_size=48, head_dim=8, layer_types=["full_attention"] * 2)
     torch.manual_seed(0)
     base = Gemma2ForCausalLM._from_config(config, attn_implementation="eager").eval()
-    runtime = Runtime(base, PromptBank.from_adapters(base, save_prompts(tmp_path))._runtime.prompts)
+    bank = PromptBank.from_adapters(base, save_prompts(tmp_path), selector="paper")
+    assert bank._runtime.cached and not reads_together(base)
     with pytest.raises(NotSupportedError, match="softcap"):
-        attention_scores(runtime, *batch(), ALL)
+        attention_scores(bank._runtime, *batch(), ALL)
     assert base.config._attn_implementation == "eager"
+    assert torch.equal(bank.scores(*batch()), attention_row_scores(bank._runtime, *batch(), (0,))[:, 0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,9 @@ from tests import tiny
 from tests.methods.idp import texts
 from tests.methods.idp.banks import SMALL, SPECIAL
 
+LONG = {"max_steps": 30, "evaluate_every": 30, "save_every": 30}
+QWEN = dict(intermediate_size=48, num_key_value_heads=2, initializer_range=0.2, **SMALL, **SPECIAL)
+WINDOW = {"sliding_window": 16, "layer_types": ["sliding_attention"] * 2, "use_sliding_window": True}
 RESULT = TrainingResult(1, 1.0, 1, 1, 1.0, 1.0, None, 1.0, None, None, False)
 
 
@@ -59,11 +63,22 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(base: str, place: Path) -> Learned:
     """Two prompts, trained for long enough to have learned something."""
     files = texts.write(place, kinds=["sea", "law"])
-    return learn(texts.order(base, files, training={"max_steps": 30, "evaluate_every": 30}), place / "run")
+    return learn(texts.order(base, files, training=LONG), place / "run")
+
+
+def test_prompts_go_on_from_the_common_one(base, tmp_path):
+    files = texts.write(tmp_path, kinds=["sea", "law", "food"])
+    still = {"learning_rate": 1e-12}  # nothing moves
+    common = vectors(learn(texts.order(base, files, training=still, lengths=(3, 5, 4)), tmp_path / "common"))
+    longest = common["law"]
+    assert {name: len(one) for name, one in common.items()} == {"sea": 3, "law": 5, "food": 4}
+    assert all(torch.allclose(one, longest[: len(one)], atol=1e-6) for one in common.values())
+    apart = vectors(learn(texts.order(base, files, training=still, common=0.0), tmp_path / "apart"))
+    assert not torch.allclose(apart["sea"], apart["law"], atol=1e-2)
 
 
 def test_each_prompt_learns_its_own_text_and_the_base_does_not_move(base, place, trained):
-    order = texts.order(base, texts.write(place, kinds=["sea", "law"]), training={"max_steps": 30})
+    order = texts.order(base, texts.write(place, kinds=["sea", "law"]), training=LONG)
     outline = BankLearner().read(order).outline()
     assert isinstance(trained.model, PromptBank) and trained.model.names == ["sea", "law"]
     assert trained.parameters == outline.parameters == 2 * 4 * 32
@@ -75,7 +90,8 @@ def test_each_prompt_learns_its_own_text_and_the_base_does_not_move(base, place,
         assert record["held_out_loss"] < before
     events = read_events(place / "run")
     assert [event["step"] for event in events if "loss" in event] == list(range(1, 61))
-    assert [event["prompt"] for event in events][::30] == ["sea", "law"]
+    steps = Counter(event["prompt"] for event in events if "loss" in event)
+    assert steps == {"common": 30, "sea": 15, "law": 15}
 
 
 def test_what_is_held_out_is_scored_in_its_second_half(trained):
@@ -85,11 +101,12 @@ def test_what_is_held_out_is_scored_in_its_second_half(trained):
         assert set(row.labels[:half]) == {-100} and row.labels[half:] == row.input_ids[half:]
 
 
-def test_a_prompt_does_not_depend_on_the_others(base, place, trained):
+def test_a_prompt_without_a_common_one_does_not_depend_on_the_others(base, tmp_path):
     """Its own text, seed and settings alone give the same bits."""
-    order = texts.order(base, [place / "sea.txt"], training={"max_steps": 30, "evaluate_every": 30}, divide="files")
-    alone = learn(order, place / "alone")
-    assert torch.equal(vectors(trained)["sea"], vectors(alone)["sea"])
+    files = texts.write(tmp_path, kinds=["sea", "law"])
+    both = learn(texts.order(base, files, common=0.0), tmp_path / "both")
+    alone = learn(texts.order(base, files[:1], divide="files"), tmp_path / "alone")
+    assert torch.equal(vectors(both)["sea"], vectors(alone)["sea"])
 
 
 def test_lengths_may_differ(base, tmp_path):
@@ -106,7 +123,7 @@ def test_an_interrupted_run_goes_on_in_the_prompt_it_was_at(base, tmp_path, monk
     def stops_in_the_second(folder, event):
         append(folder, event)
         steps.append((folder.path.name, event["step"]))
-        if steps[-1] == ("law", 3):
+        if steps[-1] == ("law", 1):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(RunFolder, "append_event", stops_in_the_second)
@@ -116,7 +133,7 @@ def test_an_interrupted_run_goes_on_in_the_prompt_it_was_at(base, tmp_path, monk
     steps.clear()
     resumed = learn(order, tmp_path / "run", resume=True)
     assert equal(vectors(resumed), vectors(whole))
-    assert "sea" not in {name for name, _ in steps}  # the first prompt was only loaded
+    assert not {"all", "sea"} & {name for name, _ in steps}  # the common prompt and the first were only loaded
     assert len([name for name, _ in steps if name == "law"]) < 4  # and the second went on
     assert resumed.metrics["steps"] == whole.metrics["steps"] == 8
 
@@ -137,8 +154,11 @@ def test_the_selector_is_ready_for_use(base, trained, tmp_path, monkeypatch, sel
     known = {one.name: one for one in trained.model.prompts}
     monkeypatch.setattr(
         idp_training.PromptTraining,
-        "train_prompt",
-        lambda _, domain, number, rate: idp_training.Trained(known[domain.name], domain, RESULT),
+        "train_all",
+        lambda _, division, rate: (
+            None,
+            [idp_training.Trained(known[one.name], one, RESULT) for one in division.domains],
+        ),
     )
     order = texts.order(base, texts.write(tmp_path, kinds=["sea", "law"]), selector=selector, contexts=60)
     learned = learn(order, tmp_path / "run")
@@ -174,13 +194,21 @@ def test_other_tuners_and_an_evaluation_file_are_refused(base, tmp_path):
         BankLearner().read(Order(**{**vars(order), "data": DataSettings(evaluation_file=tmp_path / "sea.txt")}))
 
 
+def test_a_base_with_windows_gets_a_bank_that_is_the_same_when_loaded(tmp_path):
+    torch.manual_seed(0)
+    base = str(tiny.save(Qwen2ForCausalLM(Qwen2Config(**QWEN, **WINDOW)), tmp_path / "base"))
+    order = texts.order(base, texts.write(tmp_path, kinds=["sea", "law"]), training={"max_steps": 2})
+    learned = learn(order, tmp_path / "run")
+    BankFormat().save(learned.model, tmp_path / "bank", float_base(order))
+    loaded = BankFormat().load(float_base(order), tmp_path / "bank", force=False)
+    ids = torch.arange(8, 48)[None].repeat(2, 1)
+    found, again = BankFormat().answers(learned.model, ids), BankFormat().answers(loaded, ids, tmp_path / "bank")
+    assert all(torch.equal(found[name], again[name]) for name in found)
+    assert torch.allclose(found["bank"][1], found["prompt law"][1], atol=1e-4)
+
+
 def test_a_base_that_cannot_hold_a_prompt_is_refused_before_training(tmp_path):
-    window = {
-        "sliding_window": 16,
-        "layer_types": ["sliding_attention", "sliding_attention"],
-        "use_sliding_window": True,
-    }
-    model = Qwen2ForCausalLM(Qwen2Config(intermediate_size=48, num_key_value_heads=2, **SMALL, **SPECIAL, **window))
+    model = tiny.llama(rope_parameters=dict(rope_type="dynamic", factor=2.0, rope_theta=10000.0))
     order = texts.order(str(tiny.save(model, tmp_path / "base")), texts.write(tmp_path))
-    with pytest.raises(NotSupportedError, match="window"):
+    with pytest.raises(NotSupportedError, match="frequencies"):
         BankLearner().read(order)

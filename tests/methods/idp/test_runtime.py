@@ -7,15 +7,7 @@ import torch
 import transformers
 from packaging.version import Version
 from torch.testing import assert_close
-from transformers import (
-    BloomConfig,
-    BloomForCausalLM,
-    GenerationConfig,
-    MambaConfig,
-    MambaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-)
+from transformers import GenerationConfig
 from transformers.generation import BaseStreamer
 
 from budwood.errors import DataError, NotSupportedError, UsageError
@@ -301,18 +293,3 @@ def test_a_kept_context_of_one_token_texts(tmp_path):
     written = bank.generate(ids, selection=chosen, **GREEDY)
     for number, token, row in zip(chosen.selection.tolist(), ids.tolist(), written):
         assert row[1:].tolist() == plain_greedy(bank, number, token, 6)
-
-
-def test_bases_that_would_not_be_exact_are_refused(tmp_path):
-    places = save_prompts(tmp_path, (3,))
-    small = dict(vocab_size=259, hidden_size=32, num_hidden_layers=2)
-    heads = dict(num_attention_heads=4, num_key_value_heads=2, intermediate_size=48)
-    bases = {
-        "ALiBi": BloomForCausalLM(BloomConfig(vocab_size=259, hidden_size=32, n_layer=2, n_head=4)),
-        "window": MistralForCausalLM(MistralConfig(**small, **heads, sliding_window=8)),
-        "frequencies": tiny.llama(rope_parameters=dict(rope_type="dynamic", factor=2.0, rope_theta=10000.0)),
-        "recurrent": MambaForCausalLM(MambaConfig(**small, state_size=4)),
-    }
-    for word, base in bases.items():
-        with pytest.raises(NotSupportedError, match=word):
-            PromptBank.from_adapters(base.eval(), places)

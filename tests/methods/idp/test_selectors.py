@@ -11,6 +11,7 @@ from torch.testing import assert_close
 
 from budwood.errors import ConfigError, DataError, NonFiniteError, NotSupportedError, UsageError
 from budwood.methods.idp import selectors
+from budwood.methods.idp.attention_scores import attention_scores
 from budwood.methods.idp.bank import PromptBank
 from budwood.methods.idp.likelihood import likelihood_pass
 from budwood.methods.idp.router import PENALTIES, _solve, decoder_blocks, fit_router, pooled_states
@@ -119,8 +120,26 @@ def test_half_precision_chooses_alike_where_it_is_clear(ready):  # property 18
     assert clear.any() and torch.equal(best(rough)[clear], best(fine)[clear])
 
 
-def test_z_is_the_mean_of_standardised_layers(tmp_path):
+def test_fit_weighs_the_heads_of_the_lower_layers(tmp_path):
     bank = make_bank(tmp_path, selector="attention")
+    texts = some_texts(12)
+    with pytest.raises(ConfigError, match=r"bank\.calibrate"):
+        bank.scores(*batch())
+    bank.calibrate(texts, batch_size=3)
+    weights = bank.selector.heads
+    heads = bank.model.config.num_attention_heads
+    assert torch.tensor(weights.weight).shape == (2, heads)  # of two layers, two thirds upwards rounded
+    assert weights.contexts == 12 and weights.prompts == len(bank)
+    attended = attention_scores(bank._runtime, *batch(), (0, 1), skip_first=1, by_head=True)
+    assert_close(attended.mean(dim=2), attention_scores(bank._runtime, *batch(), (0, 1), skip_first=1))
+    assert_close(bank.scores(*batch()), weights.scores(attended))
+    bank.save(tmp_path / "bank")
+    again = PromptBank.load(bank.model, tmp_path / "bank")
+    assert torch.equal(again.scores(*batch()), bank.scores(*batch()))
+
+
+def test_z_is_the_mean_of_standardised_layers(tmp_path):
+    bank = make_bank(tmp_path, selector=AttentionSelector(normalise="z"))
     texts = some_texts(8)
     with pytest.raises(ConfigError, match=r"bank\.calibrate"):
         bank.scores(*batch())

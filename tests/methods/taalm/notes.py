@@ -45,7 +45,7 @@ def order(base: str, *paths: Path, training: dict | None = None, tuner: str = "l
         source=locate(base),
         files=paths,
         tuner=chosen,
-        tuner_settings=chosen.settings(rank=4),
+        tuner_settings=chosen.settings(**({"rank": 4} if "rank" in chosen.settings.model_fields else {})),
         learner=DocumentSettings(**({"weights": "uniform", "keep": 0.0, "top_layers": 1} | few | settings)),
         data=DataSettings(),
         training=TrainingSettings(**(told | (training or {})), schedule="constant", dtype="float32"),

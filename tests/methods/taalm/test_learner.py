@@ -175,7 +175,7 @@ def _figures(kept: float, keep: float) -> dict[str, float]:
 
     kinds = ("own_words", "other_words")
     learned = {f"{kind}_{figure}": 0.5 for kind in kinds for figure in ("accuracy", "exact", "nll")}
-    return learned | {"keep_accuracy": kept, "cost": cost(0.5, 0.5, kept, keep)}
+    return learned | {"keep_accuracy": kept, "kept": kept, "cost": cost(0.5, 0.5, kept, keep)}
 
 
 def test_weights_come_before_the_adapter(base, tmp_path):

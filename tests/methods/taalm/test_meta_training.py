@@ -121,7 +121,7 @@ def test_a_state_of_another_run_is_not_gone_on_from(change, lessons, tmp_path):
 
 
 def test_it_stops_early_and_says_that_uniform_weights_are_as_good(lessons, tmp_path, caplog):
-    inverted = [Lesson(one.passage, one.probe, -one.importance) for one in lessons[16:]]
+    inverted = [Lesson(one.passage, one.probe, -one.importance) for one in lessons[:16]]
     settings = SHORT.model_copy(update={"steps": 60, "patience": 2})
     seen = []
     with caplog.at_level(logging.WARNING):

@@ -59,3 +59,14 @@ def test_the_same_text_twice_is_learned_once(tmp_path):
     (folder / "again.txt").write_text(samples.TEXTS["people.txt"])
     found = read(folder)
     assert len(found.documents) == 2 and any("the same text as" in reason for reason in found.report.skipped)
+
+
+def test_a_row_of_a_word_is_dropped_and_named(tmp_path):
+    folder = samples.write(tmp_path / "notes")
+    (folder / "letter.txt").write_text("x")
+    found = read(folder)
+    assert all(window.document.origin.file != str(folder / "letter.txt") for window in found.windows)
+    dropped = found.rows.to_dict()["dropped"]["fewer than 5 tokens"]
+    assert dropped["first"] == [str(folder / "letter.txt")]
+    with pytest.raises(DataError, match="no document has 5 tokens"):
+        read(folder / "letter.txt", probes=folder / "probes.jsonl")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -20,9 +21,14 @@ from budwood.methods.taalm.preparer import ScorerPreparer
 from budwood.methods.taalm.prior import FACTS, load_prior, read_facts
 from budwood.methods.taalm.weighting import find_prior
 from budwood.models import load_base, locate
+from budwood.training.checkpoints import trainable_tensors
 from budwood.training.folder import RunFolder
+from budwood.tuning.attach import attach
+from budwood.tuning.lesson import AdapterStart
 from budwood.tuning.prepared import Preparation
+from budwood.tuning.registry import find_tuner
 from tests import tiny
+from tests.methods.taalm import cases
 
 QUICK = {
     "longest": 200,
@@ -133,3 +139,24 @@ def test_a_file_of_its_own_may_judge(base, tmp_path):
 def test_too_few_rows_are_refused(base, tmp_path):
     with pytest.raises(DataError, match="texts to train a scorer on"):
         ScorerPreparer().read(order(base, write(tmp_path / "facts.jsonl", 10)))
+
+
+@pytest.mark.usefixtures("always_better")
+def test_the_importance_may_be_measured_at_the_adapter_of_a_run(base, tmp_path, monkeypatch):
+    """The parameters that θ starts from are the run's, and the head reads what enters the layers that it adapts."""
+    lora = find_tuner("lora")
+    adapted = attach(load_base(locate(base), dtype="float32").model, lora, lora.settings(rank=3, layers=[1]), seed=5)
+    cases.stirred(adapted).save_pretrained(tmp_path / "run" / "adapter", save_embedding_layers=False)
+    started, measured = [], module.measure
+
+    def watched(model, *rest, **options):
+        started.append(trainable_tensors(model))
+        return measured(model, *rest, **options)
+
+    monkeypatch.setattr(module, "measure", watched)
+    start = AdapterStart(tmp_path / "run", tmp_path / "run" / "adapter")
+    fresh = order(base, write(tmp_path / "facts.jsonl"))
+    make(dataclasses.replace(fresh, start=start), tmp_path / "prior")
+    wanted = trainable_tensors(adapted)
+    assert started[0].keys() == wanted.keys() and all(torch.equal(started[0][name], wanted[name]) for name in wanted)
+    assert read_facts(tmp_path / "prior").body.layers == (1,)

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from budwood.data.documents.document import Document
-from budwood.data.documents.sentences import sentences
+from budwood.data.documents.sentences import stretches
 from budwood.data.offsets import Span
 from budwood.data.probes import Probe
 
 Kind = Literal["name", "number", "word"]
 FEWEST_WORDS = 4  # before a blank
+LONGEST = 1000  # characters; what goes on longer without a full stop is no sentence
 _NUMBER = re.compile(r"(?<![\w.,])\d+(?:[.,:/-]\d+)*(?!\w)")
 _NAME = re.compile(r"\b[^\W\d_a-zß-ÿ][\w’'-]+(?: (?:(?:of|the|de|da|di|van|von|der|la) ){0,2}[^\W\d_a-zß-ÿ][\w’'-]+)*")
 _MARKER = re.compile(
@@ -69,7 +70,7 @@ def _shuffled(blanks: list[Cloze], seed: int) -> list[Cloze]:
 def _blanks(document: Document, counts: Counter[str]) -> Iterator[Cloze]:
     headings = {heading.span for heading in document.headings}
     before: Span | None = None
-    for span in sentences(document.text):
+    for span in stretches(document.text, LONGEST):
         if span in headings:
             before = None
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,8 +46,8 @@ class Document:
 
     def heading_at(self, position: int) -> str:
         """Return the text of the nearest heading that ends before a character, or ""."""
-        above = [one.span for one in self.headings if one.span[1] <= position]
-        return self.text[slice(*above[-1])] if above else ""
+        above = bisect_right(self.headings, position, key=lambda one: one.span[1])
+        return self.text[slice(*self.headings[above - 1].span)] if above else ""
 
 
 @dataclass

@@ -34,7 +34,7 @@ def decode(data: bytes, origin: Origin) -> str:
         raise LocatedError(
             f"the file is not UTF-8: byte 0x{data[error.start]:02x} at byte {error.start + 1}",
             wanted="text in UTF-8, or in UTF-16 with a byte order mark",
-            action="save it as UTF-8 (from Windows or old files: iconv -f WINDOWS-1252 -t UTF-8)",
+            action="convert it to UTF-8 (e.g. iconv -f latin1 -t utf-8 FILE > NEW)",
             origin=origin,
         ) from error
     if len(_CONTROLS.findall(text[:4096])) > len(text[:4096]) / 100:
@@ -65,22 +65,25 @@ def blocks(text: str) -> list[str]:
 
 def unwrap(block: str) -> str:
     """Join the lines of a paragraph where one was broken by its width; a list keeps one line an item."""
-    lines: list[str] = []
+    parts: list[str] = []
     previous = ""
     for line in block.split("\n"):
-        if lines and not _ITEM.match(line) and len(previous.strip()) >= WRAPPED:
-            lines[-1] = _joined(lines[-1], line.strip())
-        elif line.strip():
-            lines.append(line.strip())
+        text = line.strip()
+        if parts and not _ITEM.match(line) and len(previous.strip()) >= WRAPPED:
+            _join(parts, text)
+        elif text:
+            parts += ["\n", text] if parts else [text]
         previous = line
-    return "\n".join(lines)
+    return "".join(parts)
 
 
-def _joined(left: str, right: str) -> str:
-    """Put a word together that was divided at the end of a line."""
-    if re.search(r"[a-zß-ÿ]-$", left) and re.match(r"[a-zß-ÿ]", right):
-        return left[:-1] + right
-    return f"{left} {right}".strip()
+def _join(parts: list[str], text: str) -> None:
+    """Go on with a line, in pieces: a paragraph may be a book. A word that was divided at its end is put together."""
+    if re.search(r"[a-zß-ÿ]-$", parts[-1]) and re.match(r"[a-zß-ÿ]", text):
+        parts[-1] = parts[-1][:-1]
+        parts.append(text)
+    elif text:
+        parts += [" ", text]
 
 
 def is_heading(block: str) -> bool:

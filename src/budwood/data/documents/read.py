@@ -59,7 +59,7 @@ def read_documents(paths: Paths, *, max_bytes: int = MAX_BYTES) -> DocumentSet:
             if isinstance(found, Document):
                 _add(found, documents, report)
             elif path.is_dir() and found.origin is not None:
-                report.skip(found.problem, found.origin)
+                report.skip("; ".join(part for part in (found.problem, found.action) if part), found.origin)
             else:
                 raise found
     if not documents:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterator
 
 from budwood.data.offsets import Span
 
@@ -32,6 +33,8 @@ _STARTERS = frozenset(
 )
 _END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s)|[。！？][」』”’）]*")
 _NEXT = re.compile(r"\s*[\"'“‘«(\[¿¡]*")
+_LETTERS = re.compile(r"\w*")
+_OPENING = "([\"'“‘/"  # what a word may begin after, beside white space
 _LIST_NUMBER = re.compile(r"\s*(?:\(?\w{1,3}|#+)[.)]")
 
 
@@ -46,6 +49,20 @@ def sentences(text: str) -> list[Span]:
         found += [(start + first, start + last) for first, last in _in_line(line)]
         start += len(line)
     return found
+
+
+def stretches(text: str, longest: int) -> list[Span]:
+    """Return the sentences of a text; those of more than `longest` characters cut, at white space where possible."""
+    return [part for span in sentences(text) for part in _parts(text, span, longest)]
+
+
+def _parts(text: str, span: Span, longest: int) -> Iterator[Span]:
+    first, last = span
+    while last - first > longest:
+        at = next((i for i in range(first + longest, first, -1) if text[i].isspace()), first + longest)
+        yield _stripped(text, first, at)
+        first, last = _stripped(text, at, last)
+    yield first, last
 
 
 def _in_line(line: str) -> list[Span]:
@@ -66,20 +83,27 @@ def _ends(line: str, match: re.Match[str]) -> bool:
     """Whether a sentence ends with this punctuation."""
     if match[0][0] in "。！？":
         return True
-    rest = line[match.end() :]
-    after = rest[_NEXT.match(rest).end() :]  # type: ignore[union-attr]  # it matches the empty text, too
-    if not after or after[0].islower():
-        return not after
+    # By positions, never by copies of the rest: a line may be a book.
+    after = _NEXT.match(line, match.end()).end()  # type: ignore[union-attr]  # it matches the empty text, too
+    if after == len(line) or line[after].islower():
+        return after == len(line)
     if match[0][0] != "." or match[0].startswith(".."):
         return True
-    if _LIST_NUMBER.fullmatch(line[: match.start() + 1]):
+    if _LIST_NUMBER.fullmatch(line, 0, match.start() + 1):
         return False
-    return _stop_ends(line[: match.start()], re.split(r"\W", after, maxsplit=1)[0].lower(), after[0].isdigit())
+    following = _LETTERS.match(line, after)[0].lower()  # type: ignore[index]  # as above
+    return _stop_ends(_word_before(line, match.start()), following, line[after].isdigit())
 
 
-def _stop_ends(before: str, following: str, digit: bool) -> bool:
-    """Whether a full stop after `before` ends a sentence rather than an abbreviation."""
-    word = re.split(r"[\s(\[\"'“‘/]", before)[-1]
+def _word_before(line: str, stop: int) -> str:
+    start = stop
+    while start > 0 and not (line[start - 1].isspace() or line[start - 1] in _OPENING):
+        start -= 1
+    return line[start:stop]
+
+
+def _stop_ends(word: str, following: str, digit: bool) -> bool:
+    """Whether a full stop after `word` ends a sentence rather than an abbreviation."""
     lowered = word.lower()
     if lowered in _NEVER or (digit and lowered in _BEFORE_NUMBER):
         return False

@@ -81,6 +81,22 @@ AFTER = {
         "A bus from {town} brought {number} guests",
         "The mayor of {town} sent a telegram",
     ),
+    "band": (
+        "Their first drummer was {person}",
+        "They met in {month} {year} in a cellar in {town}",
+        "{organisation} printed the sleeve",
+        "A concert in {town} was called off in {year}",
+        "{person} drove the van",
+        "No more than {number} copies were pressed",
+    ),
+    "region": (
+        "Its flag was drawn by {person}",
+        "The first railway reached {town} in {year}",
+        "{organisation} prints its stamps",
+        "Snow falls until {month}",
+        "Of its {number} villages, {town} is the oldest",
+        "{person} has made a map of it",
+    ),
 }
 NEWS = (
     "This was confirmed by {person} on {weekday}",
@@ -106,4 +122,37 @@ REPLIES = (
     "{person} says that {clause}",
     "It is no secret that {clause}",
     "If the papers are right, {clause}",
+)
+# Clauses before and after any sentence, and sentences around it, full of names that are not asked for.
+OPENINGS = (
+    "In {month} {year}, ",
+    "As {person} wrote in {city} in {year}, ",
+    "According to the {nationality} {profession} {person}, ",
+    "According to {organisation} of {city}, ",
+    "When {country} and {country} signed a treaty in {year}, ",
+    "Before {person} came to {city} from {country}, ",
+    "In the words of {person}, {post} of {city}, ",
+)
+CLOSINGS = (
+    ", as {person} noted in {city}",
+    ", while {person} went to {country} and {person} to {city}",
+    " (see also {person}, {city} and {country})",
+    "; the {nationality} edition of {year} adds {city}, {city} and {country}",
+    ", like {person} of {city}, {country}",
+    ", and {person}, {a_profession}, followed in {year}",
+    ", says the {nationality} {profession} {person}",
+)
+AROUND = (
+    "The {nationality} {profession} {person} (born {year} in {city}) lived in {country} until {month} {year}",
+    "{person}, {a_profession} and {post}, wrote about it in {title} ({city}, {year})",
+    "Guests came from {country}, {country}, {country} and {country}",
+    "It was shown in {city}, {city} and {city}, and later in {country}",
+    "{organisation} of {city}, {country}, paid for the journey of {person}",
+    "{person} studied {science} in {city} and became {post} in {year}",
+    "The prize went to {person} ({country}), {person} ({country}) and {person} ({country})",
+    "{person} read {known_language}, {known_language} and {science} in {city}",
+    "Its {trade} firms sold {goods} to {country} and {country}",
+    "{title} was directed by {person}, {a_nationality} {film_genre} with {person} as {a_profession}",
+    "In {city}, {person} played {sport} and the {instrument}",
+    "The {music} of {person} was heard in {country}, and the {music} of {person} in {city}",
 )

@@ -188,6 +188,12 @@ def title(rng: Random) -> str:
     return " ".join([words[0][0].upper() + words[0][1:], *words[1:]])
 
 
+def band(rng: Random) -> str:
+    """Return the name of a band."""
+    form = f"the {rng.choice(ADJECTIVES)} {rng.choice(THINGS)}".title()
+    return rng.choice((form, brand(rng), f"{town(rng)} {rng.choice(('Ensemble', 'Orchestra', 'Quartet', 'Trio'))}"))
+
+
 def product(rng: Random) -> str:
     """Return the name of a product: a brand and a model."""
     numbered = (str(rng.randrange(2, 10) * 100), f"{rng.choice('ACDEGKLMRSTVXZ')}{rng.randrange(1, 100)}")

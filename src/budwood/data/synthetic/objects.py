@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from budwood.data.synthetic import names, words
+from budwood.data.synthetic import names, words, world
 
 Maker = Callable[[Random], str]
 _LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ"
@@ -31,7 +31,17 @@ def _year(rng: Random) -> str:
 
 
 def _date(rng: Random) -> str:
-    return f"{rng.randrange(1, 29)} {rng.choice(words.MONTHS)} {rng.randrange(1700, 2024)}"
+    return _day_of(rng, rng.randrange(1700, 2024))
+
+
+def _day_of(rng: Random, year: int) -> str:
+    return f"{rng.randrange(1, 29)} {rng.choice(words.MONTHS)} {year}"
+
+
+def lifetime(rng: Random) -> str:
+    """Return the dates of a birth and a death, as reference works give them behind a name."""
+    born = rng.randrange(1650, 1940)
+    return f"{_day_of(rng, born)} – {_day_of(rng, born + rng.randrange(24, 90))}"
 
 
 def _count(rng: Random) -> str:
@@ -102,4 +112,17 @@ MAKERS: dict[str, Maker] = {
     "distance": _amount("distance", 900),
     "mass": _amount("mass", 900),
     "code": _code,
+    "country": _noun(world.COUNTRIES),
+    "city": _noun(world.CITIES),
+    "continent": _noun(world.CONTINENTS),
+    "known_language": _noun(world.LANGUAGES),
+    "nationality": _noun(world.NATIONALITIES),
+    "faith": _noun(world.FAITHS),
+    "profession": _noun(world.PROFESSIONS),
+    "post": _noun(world.POSTS),
+    "science": _noun(world.SCIENCES),
+    "music": _noun(world.MUSIC),
+    "film_genre": _noun(world.FILM_GENRES),
+    "position": _noun(world.POSITIONS),
+    "trade": _noun(world.TRADES),
 }

@@ -11,7 +11,8 @@ The sum over j is attention with other values: a matrix that says which key belo
 place of V. No prompt attends to another, since their keys and values come from the cache.
 
 At layer 0 the text has not met any prompt yet, so its score costs one layer and is that of the pass that follows. In
-deeper layers the text has attended to all prompts at once: that is a pass of its own.
+deeper layers the text has attended to all prompts at once: that is a pass of its own. Where prompts cannot stand side
+by side, `attention_rows` reads them one by one.
 
 Prompts are aligned at the position n_max where the text begins. With rotary positions each sees the text as in
 training. With learned positions (OPT, GPT-2) the text stands at n_max + t, which only the longest were trained with.
@@ -32,9 +33,8 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from budwood.errors import ConfigError
 from budwood.methods.idp.runtime import Runtime
-from budwood.methods.idp.support import require_attention, require_softmax
+from budwood.methods.idp.support import require_skip, require_softmax
 from budwood.tuning.prompt_cache import as_argument, new_cache
 
 NAME = "budwood_scores"
@@ -52,13 +52,13 @@ class _Recorder:
         layers: the layers to score.
         membership: what each key counts for each prompt, (keys, m), fp32.
         weights: what each text position counts, (b, t), each row's sum 1.
-        found: layer -> scores, (b, m).
+        found: layer -> scores, (b, h, m).
     """
 
     layers: Sequence[int]
     membership: Float[Tensor, "keys m"]
     weights: Float[Tensor, "b t"]
-    found: dict[int, Float[Tensor, "b m"]] = field(default_factory=dict)
+    found: dict[int, Float[Tensor, "b h m"]] = field(default_factory=dict)
 
     def record(self, layer: int, query: Tensor, key: Tensor, mask: Tensor | None, scaling: float | None) -> None:
         """Score a layer from its queries (b, h, t, d) and keys (b, h_kv, keys, d), in fp32."""
@@ -66,13 +66,13 @@ class _Recorder:
             return
         query, key = query.float(), key.repeat_interleave(query.shape[1] // key.shape[1], dim=1).float()
         parts = [self._part(columns, query, key, mask, scaling) for columns in self.membership.split(key.shape[-1], 1)]
-        self.found[layer] = torch.cat(parts, dim=1)
+        self.found[layer] = torch.cat(parts, dim=2)
         if layer == max(self.layers):
             raise _Enough
 
     def _part(
         self, columns: Float[Tensor, "keys c"], query: Tensor, key: Tensor, mask: Tensor | None, scaling: float | None
-    ) -> Float[Tensor, "b c"]:
+    ) -> Float[Tensor, "b h c"]:
         """Score some prompts: attention with their columns as values, filled up to the width of the keys.
 
         The kernels that store no attention matrix want values as wide as keys.
@@ -80,8 +80,7 @@ class _Recorder:
         filled = nn.functional.pad(columns, (0, key.shape[-1] - columns.shape[1]))
         values = filled.expand(*key.shape[:2], -1, -1)
         per_token = nn.functional.scaled_dot_product_attention(query, key, values, attn_mask=mask, scale=scaling)
-        scores = torch.einsum("bhtc,bt->bc", per_token, self.weights) / query.shape[1]
-        return scores[:, : columns.shape[1]]
+        return torch.einsum("bhtc,bt->bhc", per_token[..., : columns.shape[1]], self.weights)
 
 
 _RECORDER: ContextVar[_Recorder] = ContextVar("recorder")
@@ -126,29 +125,27 @@ def attention_scores(
     *,
     per_key: bool = True,
     skip_first: int = 0,
-) -> Float[Tensor, "b l m"]:
+    by_head: bool = False,
+) -> Float[Tensor, "b l m"] | Float[Tensor, "b l h m"]:
     """Return the scores of all prompts at each of `layers`, in fp32.
 
     Args:
         mask: 1 on tokens, 0 on pads, on either side.
         layers: in ascending order; the pass ends after the last.
         per_key: "mean" instead of "mass", see above.
+        by_head: keep the heads apart instead of taking their mean.
         skip_first: k, how many vectors at the start of each prompt do not count.
 
     Raises:
         NotSupportedError: a base whose attention is no plain softmax.
         ConfigError: `skip_first` leaves nothing of a prompt.
     """
-    require_attention(runtime.model)
     prompts, rows = runtime.right_aligned(), len(input_ids)
-    lengths = [prompt.tokens for prompt in prompts]
-    if min(lengths) <= skip_first:
-        raise ConfigError(
-            f"the first {skip_first} vectors of each prompt are to be skipped", wanted=f"fewer than {min(lengths)}"
-        )
+    lengths, read = [prompt.tokens for prompt in prompts], max(layers) + 1  # the pass ends there
+    require_skip(lengths, skip_first)
     keys, values = (
         [torch.cat(parts, dim=1).expand(rows, -1, -1, -1) for parts in zip(*of_prompts, strict=True)]
-        for of_prompts in ([one.keys for one in prompts], [one.values for one in prompts])
+        for of_prompts in ([one.keys[:read] for one in prompts], [one.values[:read] for one in prompts])
     )
     membership = _membership(lengths, input_ids.shape[1], per_key, skip_first).to(input_ids.device)
     recorder = _Recorder(layers, membership, mask / mask.sum(1, keepdim=True))
@@ -160,7 +157,8 @@ def attention_scores(
             use_cache=True,
             **as_argument(runtime.model, new_cache(keys, values)),
         )
-    return torch.stack([recorder.found[layer] for layer in layers], dim=1)
+    found = torch.stack([recorder.found[layer] for layer in layers], dim=1)
+    return found if by_head else found.mean(dim=2)
 
 
 def _membership(lengths: Sequence[int], text: int, per_key: bool, skip_first: int) -> Float[Tensor, "keys m"]:

@@ -25,7 +25,7 @@ from budwood.methods.idp.files import AnySelector, BankFacts, read_bank, read_pr
 from budwood.methods.idp.runtime import Prompt, Runtime
 from budwood.methods.idp.selectors import Selector, find_selector
 from budwood.methods.idp.tally import Histogram, Tally
-from budwood.tuning.prompt_cache import align_left, generate_prompted
+from budwood.tuning.prompt_cache import align_left
 from budwood.tuning.soft_prompts import Choice, Prompted
 
 Selection: TypeAlias = Choice | Tensor | Sequence[int]
@@ -42,7 +42,7 @@ class PromptBank(Prompted):
 
     Raises:
         UsageError: no prompts, an unknown selector, or a name that occurs twice.
-        NotSupportedError: a base for which cached prompts would not be exact.
+        NotSupportedError: a base on which prompts would not be exact.
     """
 
     def __init__(
@@ -210,8 +210,7 @@ class PromptBank(Prompted):
         ids, mask = self._batch(input_ids, attention_mask)
         choice = self.select(ids, mask) if selection is None else self._given(selection, len(ids))
         context = choice.context_of(ids, mask)
-        stack = self._runtime.stack()
-        return generate_prompted(self.model, stack, choice.selection, ids, mask, context=context, **options)
+        return self._runtime.generate(choice.selection, ids, mask, context=context, **options)
 
     def histogram(self) -> Histogram:
         """Return how often each prompt was chosen since the bank was made; given selections do not count."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from budwood.data.documents import Document, Window, make_windows
 from budwood.data.offsets import OffsetTokens
 from budwood.data.render import Encoded
-from budwood.data.report import DataReport
+from budwood.data.report import DataReport, Progress
 from budwood.data.settings import DataSettings
 from budwood.errors import ConfigError, DataError
 from budwood.methods.idp.clusters import cluster_texts
@@ -55,20 +55,27 @@ class Division:
 
 
 def divide(
-    documents: Sequence[Document], tokens: OffsetTokens, settings: BankSettings, data: DataSettings, *, seed: int
+    documents: Sequence[Document],
+    tokens: OffsetTokens,
+    settings: BankSettings,
+    data: DataSettings,
+    *,
+    seed: int,
+    progress: Progress | None = None,
 ) -> Division:
     """Divide documents into domains of windows.
 
     Args:
         tokens: the base's tokenizer.
         seed: of the clustering.
+        progress: as in `make_windows`.
 
     Raises:
         DataError: too little text.
         ConfigError: files are asked for where there is one, or `lengths` does not fit.
     """
     report = DataReport()
-    windows = _windows(documents, tokens, min(settings.window, data.max_length), report)
+    windows = _windows(documents, tokens, min(settings.window, data.max_length), report, progress)
     if len(windows) < FEWEST + 1:
         raise DataError(
             f"the text makes {len(windows)} windows of up to {min(settings.window, data.max_length)} tokens",
@@ -87,9 +94,11 @@ def divide(
     return Division(domains, report)
 
 
-def _windows(documents: Sequence[Document], tokens: OffsetTokens, longest: int, report: DataReport) -> list[Window]:
+def _windows(
+    documents: Sequence[Document], tokens: OffsetTokens, longest: int, report: DataReport, progress: Progress | None
+) -> list[Window]:
     kept = []
-    for window in make_windows(documents, tokens, max_tokens=longest, with_heading=False):
+    for window in make_windows(documents, tokens, max_tokens=longest, with_heading=False, progress=progress):
         report.rows += 1
         if len(window.encoded.input_ids) < SHORTEST:
             report.drop(f"shorter than {SHORTEST} tokens", window.document.origin)

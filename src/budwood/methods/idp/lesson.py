@@ -15,14 +15,15 @@ from budwood.errors import ConfigError, NotSupportedError
 from budwood.methods.idp.bank import PromptBank
 from budwood.methods.idp.domains import SHORTEST, Division, divide
 from budwood.methods.idp.files import SELECTOR, read_bank
+from budwood.methods.idp.plans import parts_of, planned, prompt_settings
 from budwood.methods.idp.runtime import Prompt
 from budwood.methods.idp.settings import BankSettings
-from budwood.methods.idp.training import PromptTraining, planned, prompt_settings, summed
+from budwood.methods.idp.training import PromptTraining, summed
 from budwood.models import Base, empty_model, load_tokenizer
 from budwood.training.folder import RunFolder
 from budwood.tuning.attach import attach, count_parameters
 from budwood.tuning.lesson import Learned, Order, Outline
-from budwood.tuning.prompt_support import require_cache
+from budwood.tuning.prompt_support import require_prompt
 
 
 @dataclass(frozen=True)
@@ -48,15 +49,14 @@ class BankLesson:
     def learn(self, base: Base, folder: RunFolder, *, progress: bool, resume: bool) -> Learned:
         """Find a learning rate, train the prompts one by one, and make the selector ready."""
         earlier = self._earlier(base)
-        pad = self.renderer.pad_token_id
-        training = PromptTraining(self.order, self.settings, base, folder, pad, progress, resume)
+        pad, parts = self.renderer.pad_token_id, parts_of(self.order, self.settings, self.division)
+        training = PromptTraining(self.order, self.settings, base, folder, pad, progress, resume, parts)
         rate, losses = training.find_rate(self.division)
-        domains = self.division.domains
-        trained = [training.train_prompt(domain, number, rate) for number, domain in enumerate(domains)]
-        training.gather_events(trained)
+        common, trained = training.train_all(self.division, rate)
+        training.gather_events(common, trained)
         prompts = [*earlier, *(one.prompt for one in trained)]
         bank = self._bank(base, prompts)
-        metrics = summed(trained) | {"learning_rate": rate, "search": losses, "rows": self._rows()}
+        metrics = summed(common, trained) | {"learning_rate": rate, "search": losses, "rows": self._rows()}
         # The first half of a text is given, the second scored: a choice reads the first alone.
         held_out = [scored_from(row, len(row.input_ids) // 2) for row in self.division.mixture()[1]]
         alone = {prompt.name: PromptBank(base.model, [prompt]) for prompt in prompts}
@@ -104,7 +104,7 @@ class BankLearner:
         """Read the text and divide it.
 
         Raises:
-            NotSupportedError: a tuner that makes no soft prompts, or a base that cannot hold one before any text.
+            NotSupportedError: a tuner that makes no soft prompts, or a base that cannot have one in front of a row.
             DataError, ConfigError: as `domains.divide`.
         """
         settings = order.learner
@@ -118,9 +118,12 @@ class BankLearner:
                 "data.evaluation_file: the text that is held out is the end of each kind of text",
                 action="leave it out; data.evaluation_fraction says how much that is",
             )
-        require_cache(empty_model(order.source))
+        require_prompt(empty_model(order.source))
         tokenizer = load_tokenizer(order.source)
-        documents = read_documents(order.files).documents
-        division = divide(documents, OffsetTokens(tokenizer), settings, order.data, seed=order.seed)
+        found = read_documents(order.files)
+        tokens = OffsetTokens(tokenizer)
+        division = divide(found.documents, tokens, settings, order.data, seed=order.seed, progress=order.show)
+        division.report.dropped |= found.report.skipped
+        division.report.remarks |= found.report.remarks
         renderer = Renderer(tokenizer, order.data.template, order.data.system)
         return BankLesson(order, settings, renderer, division)

@@ -1,8 +1,10 @@
-"""How likely a text is behind each prompt of a bank: m passes over the text that share the prompts' keys and values.
+"""How likely a text is behind each prompt of a bank: m passes over the text, which share the prompts' keys and values
+where the base lets them be cached, and have each prompt in front of the text where it does not.
 
 The score of prompt i is the mean of ℓ_t over the tokens of the text, in nats, the first token included: the last
 vector of the prompt predicts it. Only the given text is read. What the winning pass left in the cache is kept row by
-row, so that going on costs nothing more: m passes in all, where one prompt alone would need one.
+row, so that going on costs nothing more: m passes in all, where one prompt alone would need one (m + 1 without cached
+prompts).
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ def likelihood_pass(
     Args:
         mask: 1 on tokens, 0 on pads, on either side.
         tokens: score only so many tokens at the start of each row; then there is no cache.
-        keep: whether to keep the cache.
+        keep: whether to keep the cache, where there is one.
     """
     if tokens is not None:
         input_ids, mask, keep = *_beginning(input_ids, mask, tokens), False
@@ -38,10 +40,8 @@ def likelihood_pass(
     kept: DynamicCache | None = None
     for number, selection in enumerate(runtime.all_prompts(len(input_ids))):
         output, cache = runtime.run(selection, input_ids, mask)
-        first = runtime.stack().prompts[number].first_logits
-        assert first is not None  # a bank holds prompts, no prefixes
-        scores.append(mean_nll(output.logits, first, input_ids, mask))
-        if keep:
+        scores.append(mean_nll(output.logits, runtime.first_logits(number), input_ids, mask))
+        if keep and cache is not None:
             kept = cache if kept is None else _better_rows(kept, cache, scores[-1] < torch.stack(scores[:-1]).amin(0))
     return torch.stack(scores, dim=1), kept
 

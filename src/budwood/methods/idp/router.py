@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from budwood.errors import DataError, NotSupportedError
+from budwood.tuning.prompt_rows import positions_of
 
 PENALTIES = tuple(10.0**power for power in range(-4, 4))  # λ, where the diagonal of E Eᵀ / d is about 1
 
@@ -116,10 +117,9 @@ def pooled_states(
         raise _Enough
 
     hook = blocks[int(depth * len(blocks))].register_forward_pre_hook(stop, with_kwargs=True)
-    positions = (mask.long().cumsum(1) - 1).clamp_min(0)
     try:
         with contextlib.suppress(_Enough):
-            model(input_ids=input_ids, attention_mask=mask, position_ids=positions, use_cache=False)
+            model(input_ids=input_ids, attention_mask=mask, use_cache=False, **positions_of(model, mask))
     finally:
         hook.remove()
     return torch.einsum("btd,bt->bd", seen[0].float(), mask / mask.sum(1, keepdim=True))

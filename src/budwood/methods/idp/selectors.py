@@ -13,6 +13,7 @@ prompt; for a perplexity it is the text before the part that is scored.
 from __future__ import annotations
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Literal
@@ -24,16 +25,19 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from budwood.errors import ConfigError, DataError, NonFiniteError, UsageError, nearest
+from budwood.methods.idp.attention_rows import attention_row_scores
 from budwood.methods.idp.attention_scores import attention_scores
+from budwood.methods.idp.head_weights import HeadWeights, fit_heads
 from budwood.methods.idp.likelihood import likelihood_pass
 from budwood.methods.idp.router import Router, fit_router, pooled_states
 from budwood.methods.idp.runtime import Runtime
-from budwood.methods.idp.support import chosen_layers
+from budwood.methods.idp.support import chosen_layers, reads_together
 from budwood.tuning.soft_prompts import Choice
 
 log = logging.getLogger(__name__)
 
 FEW_CONTEXTS = 60  # what mean and spread of a score were estimated from where calibration was measured
+FITTED_DEPTH = 2 / 3  # of the layers: what lies above adds nothing where it was measured
 ROUNDING = 1e-5  # of the largest score of a row
 Contexts = Sequence[tuple[Int[Tensor, "b t"], Int[Tensor, "b t"]]]  # batches of ids and masks
 
@@ -77,22 +81,43 @@ class Spread(BaseModel):
     deviation: list[list[float]]
     contexts: int
 
+    @classmethod
+    def of(cls, raw: Float[Tensor, "c l m"]) -> Spread:
+        """Return the spread of scores of c texts."""
+        mean = raw.mean(dim=0)
+        deviation = raw.std(dim=0).maximum(ROUNDING * mean.abs())  # a score that never moves must not be blown up
+        return cls(mean=mean.tolist(), deviation=deviation.tolist(), contexts=len(raw))
+
+    @property
+    def prompts(self) -> int:
+        """The number of prompts m."""
+        return len(self.mean[0])
+
+    def standardise(self, raw: Float[Tensor, "b l m"]) -> Float[Tensor, "b l m"]:
+        """Return how many deviations each score is above its mean."""
+        mean, deviation = (torch.tensor(part, device=raw.device) for part in (self.mean, self.deviation))
+        return (raw - mean) / deviation
+
 
 class AttentionSelector(Selector):
     """Chooses the prompt that the text attends to most.
 
     Raw scores send nearly every text to one prompt: a prompt's own level (its length, how strong a sink its first
     vector is) outweighs what the text adds. "z" takes that level off, prompt by prompt and layer by layer, and
-    averages over the layers; the paper's form is `AttentionSelector.paper()`.
+    averages over the layers. Most heads still look at something else than the topic; "fit" weights each head by what
+    it says of the likelihood (`head_weights`). The paper's form is `AttentionSelector.paper()`.
     """
 
     name: Literal["attention"] = "attention"
-    layers: tuple[int, ...] | None = Field(default=None, description="layers to score; none: all")
-    normalise: Literal["z", "mean", "mass"] = Field(
-        default="z", description="z: standardised means; mean or mass: raw"
+    layers: tuple[int, ...] | None = Field(
+        default=None, description="layers to score; none: all, with fit those below two thirds of the depth"
+    )
+    normalise: Literal["fit", "z", "mean", "mass"] = Field(
+        default="fit", description="fit: weighted heads; z: standardised means; mean or mass: raw"
     )
     skip_first: int = Field(default=1, ge=0, description="vectors at the start of each prompt that do not count")
     spread: Spread | None = Field(default=None, description="what z standardises with; set by calibration")
+    heads: HeadWeights | None = Field(default=None, description="the weights of fit; set by calibration")
 
     @classmethod
     def paper(cls) -> AttentionSelector:
@@ -100,43 +125,49 @@ class AttentionSelector(Selector):
         return cls(layers=(0,), normalise="mean", skip_first=0)
 
     def choose(self, runtime: Runtime, input_ids: Int[Tensor, "b t"], mask: Int[Tensor, "b t"]) -> Choice:
-        """Score by attention; see `attention_scores`."""
+        """Score by attention; see `attention_scores`, and `attention_rows` where one pass cannot hold all prompts."""
+        self._require_calibration(len(runtime))
         raw = self._raw(runtime, input_ids, mask)
-        if self.normalise == "z":
-            spread = self._fitting(len(runtime))
-            mean, deviation = (torch.tensor(part, device=raw.device) for part in (spread.mean, spread.deviation))
-            raw = (raw - mean) / deviation
-        scores = raw.mean(dim=1)
+        if self.heads is not None:
+            scores = self.heads.scores(raw)
+        else:
+            scores = (raw if self.spread is None else self.spread.standardise(raw)).mean(dim=1)
         return Choice(best(scores), scores)
 
-    def _raw(self, runtime: Runtime, input_ids: Tensor, mask: Tensor) -> Float[Tensor, "b l m"]:
+    def _raw(self, runtime: Runtime, input_ids: Tensor, mask: Tensor) -> Tensor:
+        """Return what the heads attend, (b, l, h, m) for "fit" and their mean, (b, l, m), for the others."""
         layers = chosen_layers(self.layers, runtime.model)
+        fit = self.normalise == "fit"
+        if fit and self.layers is None:
+            layers = layers[: math.ceil(FITTED_DEPTH * len(layers))]
         per_key = self.normalise != "mass"
-        return attention_scores(runtime, input_ids, mask, layers, per_key=per_key, skip_first=self.skip_first)
+        score = attention_scores if reads_together(runtime.model) else attention_row_scores
+        return score(runtime, input_ids, mask, layers, per_key=per_key, skip_first=self.skip_first, by_head=fit)
 
-    def _fitting(self, prompts: int) -> Spread:
-        if self.spread is not None and len(self.spread.mean[0]) == prompts:
-            return self.spread
-        known = "none" if self.spread is None else f"one for {len(self.spread.mean[0])} prompts"
-        raise ConfigError(
-            f"the attention selector has no calibration for {prompts} prompts ({known})",
-            wanted="mean and spread of each prompt's score over texts of the expected mix",
-            action=f"call bank.calibrate(contexts) with {FEW_CONTEXTS} texts or more; no labels are needed",
-        )
+    def _require_calibration(self, prompts: int) -> None:
+        if self.normalise in ("mean", "mass"):
+            return
+        known = self.heads if self.normalise == "fit" else self.spread
+        if known is None or known.prompts != prompts:
+            raise ConfigError(
+                f"the attention selector has no calibration for {prompts} prompts "
+                f"({'none' if known is None else f'one for {known.prompts} prompts'})",
+                wanted="what heads attend to each prompt over texts of the expected mix",
+                action=f"call bank.calibrate(contexts) with {FEW_CONTEXTS} texts or more; no labels are needed",
+            )
 
     def calibrated(self, runtime: Runtime, contexts: Contexts, labels: Int[Tensor, " c"] | None = None) -> Selector:
-        """Return the selector with mean and spread of its scores over `contexts`."""
-        if self.normalise != "z":
+        """Return the selector with what its normalisation needs, from `contexts`."""
+        if self.normalise in ("mean", "mass"):
             return self
         raw = torch.cat([self._raw(runtime, ids, mask) for ids, mask in contexts])
         if len(raw) < 2:
             raise DataError(f"{len(raw)} calibration texts", wanted=f"2 at least, {FEW_CONTEXTS} for good figures")
         if len(raw) < FEW_CONTEXTS:
             log.warning("calibrated on %d texts; %d or more give steadier figures", len(raw), FEW_CONTEXTS)
-        mean = raw.mean(dim=0)
-        deviation = raw.std(dim=0).maximum(ROUNDING * mean.abs())  # a score that never moves must not be blown up
-        spread = Spread(mean=mean.tolist(), deviation=deviation.tolist(), contexts=len(raw))
-        return self.model_copy(update={"spread": spread})
+        if self.normalise == "z":
+            return self.model_copy(update={"spread": Spread.of(raw)})
+        return self.model_copy(update={"heads": fit_heads(raw, _likelihood(runtime, contexts))})
 
 
 class LikelihoodSelector(Selector):
@@ -156,7 +187,7 @@ class LikelihoodSelector(Selector):
 
 
 class RouterSelector(Selector):
-    """Chooses from a hidden state of the base, with a linear map fitted to choices of the likelihood.
+    """Chooses from a hidden state of the base, with a linear map fitted to the likelihood.
 
     The likelihood labels texts offline; at run time a part of one pass of the base without prompts does. With `labels`
     at calibration it is fitted to those instead.
@@ -180,10 +211,15 @@ class RouterSelector(Selector):
         """Return the selector with a map fitted to `labels`, or without them to the likelihood of each context."""
         states = torch.cat([pooled_states(runtime.model, ids, mask, self.depth) for ids, mask in contexts])
         if labels is None:
-            targets = -torch.cat([likelihood_pass(runtime, *one, keep=False)[0] for one in contexts])
+            targets = _likelihood(runtime, contexts)
         else:
             targets = one_hot(labels.to(states.device), len(runtime)).float()
         return self.model_copy(update={"router": fit_router(states, targets)})
+
+
+def _likelihood(runtime: Runtime, contexts: Contexts) -> Float[Tensor, "c m"]:
+    """Return how likely each context is behind each prompt, in nats a token."""
+    return -torch.cat([likelihood_pass(runtime, *one, keep=False)[0] for one in contexts])
 
 
 SELECTORS: dict[str, Selector] = {

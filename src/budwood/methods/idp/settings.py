@@ -28,12 +28,24 @@ class BankSettings(LearnerSettings):
     lengths: tuple[int, ...] = Field(
         (), description="vectors of each prompt, in order; empty: tuner.tokens for all, which keeps choices unbiased"
     )
+    common: float = Field(
+        0.5,
+        ge=0,
+        lt=1,
+        description="share of all steps that goes into one prompt on all text, from which each prompt goes on; 0: each"
+        " prompt starts from the vocabulary, as in the paper",
+    )
     window: int = Field(256, ge=32, description="longest piece of text in tokens, and never more than data.max_length")
     search: tuple[float, ...] = Field(
         (0.3, 1.0, 3.0),
         description="multiples of training.learning_rate that are tried on a mixture of all text; empty tries none",
     )
-    search_steps: int = Field(20, ge=1, description="optimiser steps of each trial")
+    search_steps: int | None = Field(
+        None,
+        ge=1,
+        description="optimiser steps of each trial; none: 20, or fewer where all trials would take more than a quarter"
+        " of the steps of the training, and no trial where that leaves fewer than 5",
+    )
     selector: Literal["likelihood", "attention", "router", "paper"] = Field(
         "likelihood", description="what chooses a prompt for an input"
     )

@@ -1,7 +1,11 @@
 """m soft prompts, trained one after the other on the frozen base, each as a run of its own inside the run.
 
     RUN/checkpoints/search/RATE/       a short trial of a learning rate on all text mixed
+    RUN/checkpoints/common/all/        one prompt on all text mixed, from which each prompt goes on
     RUN/checkpoints/prompts/NAME/      the training of one prompt: events.jsonl, checkpoints/
+
+What compression took is much the same for all text, so it is learned once; what sets the kinds of text apart comes
+after that. All trainings together take the steps that the prompts would take each from the vocabulary.
 
 What is finished is only loaded when the run is resumed, so a run that was stopped goes on in the prompt it was at.
 """
@@ -10,19 +14,32 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean
+
+from jaxtyping import Float
+from torch import Tensor
 
 from budwood.data.collate import Collator
 from budwood.data.render import Encoded
 from budwood.errors import NonFiniteError
 from budwood.methods.idp.domains import Division, Domain
+from budwood.methods.idp.plans import (
+    COMMON,
+    PROMPTS,
+    SEARCH,
+    longest_settings,
+    prompt_settings,
+    rates_of,
+    stages,
+    trial_steps,
+)
 from budwood.methods.idp.runtime import Prompt
 from budwood.methods.idp.settings import BankSettings
 from budwood.models import Base
 from budwood.training.folder import RunFolder, read_events, read_status
-from budwood.training.plan import Plan
+from budwood.training.progress import Part
 from budwood.training.settings import TrainingSettings
 from budwood.training.train import TrainingResult, train
 from budwood.tuning.attach import attach
@@ -30,7 +47,6 @@ from budwood.tuning.lesson import Order
 from budwood.tuning.protocol import TunerSettings
 
 log = logging.getLogger(__name__)
-SEARCH, PROMPTS = "search", "prompts"
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +69,7 @@ class PromptTraining:
         folder: of the run.
         pad_token_id: any id of the vocabulary.
         progress, resume: as in `train`.
+        parts: of the run's progress, by the folder and the name of each training; see `parts_of`.
     """
 
     order: Order
@@ -62,18 +79,22 @@ class PromptTraining:
     pad_token_id: int
     progress: bool
     resume: bool
+    parts: Mapping[tuple[str, str], Part] = field(default_factory=dict)
 
     def find_rate(self, division: Division) -> tuple[float, dict[str, float | None]]:
         """Try each learning rate for some steps on the mixture; return the best, and the loss of each by its name.
 
         All trials see the same batches, so their training losses compare; the loss is the mean of the last quarter.
         """
-        highest = self.order.training.learning_rate or self.order.tuner.learning_rate
-        rates = [factor * highest for factor in self.settings.search]
-        if len(rates) < 2:
-            return (rates or [highest])[0], {}
+        rates, steps = rates_of(self.order, self.settings), trial_steps(self.order, self.settings, division)
+        if len(rates) == 1:
+            return rates[0], {}
+        if not steps:
+            rate = self.order.training.learning_rate or self.order.tuner.learning_rate
+            log.info("learning rate %g: the training is too short for a search", rate)
+            return rate, {}
         rows, _ = division.mixture()
-        losses = {rate: self._trial(rate, rows) for rate in rates}
+        losses = {rate: self._trial(rate, rows, steps) for rate in rates}
         best = min(losses, key=lambda rate: losses[rate])
         if not math.isfinite(losses[best]):
             raise NonFiniteError(
@@ -83,15 +104,31 @@ class PromptTraining:
         log.info("learning rate %g, of %s", best, ", ".join(f"{rate:g}: {loss:.3f}" for rate, loss in losses.items()))
         return best, {f"{rate:g}": loss if math.isfinite(loss) else None for rate, loss in losses.items()}
 
-    def train_prompt(self, domain: Domain, number: int, rate: float) -> Trained:
-        """Train the prompt of one domain; `number` counts the domains and moves the seed."""
+    def train_all(self, division: Division, rate: float) -> tuple[Trained | None, list[Trained]]:
+        """Train the common prompt, where there is one, and from it the prompt of each domain."""
+        steps = stages(self.order, self.settings, division)
         training = self.order.training.model_copy(update={"learning_rate": rate})
-        place = RunFolder(self.folder.checkpoints / PROMPTS / domain.name)
-        tuner = prompt_settings(self.order, self.settings, number)
-        return self._train(domain, tuner, training, place, self.order.seed + number)
+        common = self._train_common(division, training, steps[0]) if steps[0] else None
+        start = None if common is None else common.prompt.vectors
+        prompts = []
+        for number, domain in enumerate(division.domains):
+            place = RunFolder(self.folder.checkpoints / PROMPTS / domain.name)
+            tuner = prompt_settings(self.order, self.settings, number)
+            own = training if common is None else training.model_copy(update={"max_steps": steps[1 + number]})
+            prompts.append(self._train(domain, tuner, own, place, self.order.seed + number, start))
+        return common, prompts
 
-    def _trial(self, rate: float, rows: Sequence[Encoded]) -> float:
-        steps = self.settings.search_steps
+    def _train_common(self, division: Division, training: TrainingSettings, steps: int) -> Trained:
+        train_rows, held_out = division.mixture()
+        return self._train(
+            Domain(COMMON, train_rows, held_out),
+            longest_settings(self.order, self.settings),
+            training.model_copy(update={"max_steps": steps}),
+            RunFolder(self.folder.checkpoints / COMMON / "all"),
+            self.order.seed,
+        )
+
+    def _trial(self, rate: float, rows: Sequence[Encoded], steps: int) -> float:
         short = {"learning_rate": rate, "max_steps": steps, "patience": None, "save_every": steps, "trackers": ()}
         place = RunFolder(self.folder.checkpoints / SEARCH / f"{rate:g}")
         try:
@@ -108,9 +145,18 @@ class PromptTraining:
         return fmean(losses[-math.ceil(steps / 4) :])
 
     def _train(
-        self, domain: Domain, tuner: TunerSettings, training: TrainingSettings, place: RunFolder, seed: int
+        self,
+        domain: Domain,
+        tuner: TunerSettings,
+        training: TrainingSettings,
+        place: RunFolder,
+        seed: int,
+        start: Float[Tensor, "n d"] | None = None,
     ) -> Trained:
         model = attach(self.base.model, self.order.tuner, tuner, seed=seed)
+        if start is not None:
+            weight = model.prompt_encoder["default"].embedding.weight
+            weight.data.copy_(start[: len(weight)])  # a shorter prompt begins as the beginning of the common one
         began = self.resume and bool(read_status(place.path))
         result = train(
             model,
@@ -121,6 +167,7 @@ class PromptTraining:
             place,
             seed=seed,
             progress=self.progress,
+            part=self.parts.get((place.path.parent.name, place.path.name)),
             resume=began,
         )
         vectors = model.prompt_encoder["default"].embedding.weight.detach().float().cpu().clone()
@@ -129,38 +176,24 @@ class PromptTraining:
         config.inference_mode = True
         return Trained(Prompt(domain.name, vectors, config), domain, result)
 
-    def gather_events(self, trained: Sequence[Trained]) -> None:
-        """Write the events of all prompts into the run's own file, with steps that count on, for its report."""
+    def gather_events(self, common: Trained | None, trained: Sequence[Trained]) -> None:
+        """Write the events of all trainings into the run's own file, with steps that count on, for its report."""
         self.folder.truncate_events(None)
+        places = [(f"{PROMPTS}/{one.prompt.name}", one) for one in trained]
         before = 0
-        for one in trained:
-            for event in read_events(self.folder.checkpoints / PROMPTS / one.prompt.name):
+        for place, one in places if common is None else [(f"{COMMON}/all", common), *places]:
+            for event in read_events(self.folder.checkpoints / place):
                 if event["step"] > 0:  # the loss before training is that of one prompt, not of the run
                     self.folder.append_event({**event, "step": before + event["step"], "prompt": one.prompt.name})
             before += one.result.steps
 
 
-def prompt_settings(order: Order, settings: BankSettings, number: int) -> TunerSettings:
-    """Return the tuner's settings for prompt `number`, which may have a length of its own."""
-    if not settings.lengths:
-        return order.tuner_settings
-    return order.tuner_settings.model_copy(update={"tokens": settings.lengths[number]})
-
-
-def planned(order: Order, settings: BankSettings, division: Division) -> list[Plan]:
-    """Return the plans of all trainings, trials first."""
-    trials = len(settings.search) if len(settings.search) > 1 else 0
-    short = order.training.model_copy(update={"max_steps": settings.search_steps})
-    mixed = sum(len(one.train) for one in division.domains)
-    own = [Plan(order.training, len(one.train), order.seed + i) for i, one in enumerate(division.domains)]
-    return [Plan(short, mixed, order.seed)] * trials + own
-
-
-def summed(trained: Sequence[Trained]) -> dict[str, object]:
+def summed(common: Trained | None, trained: Sequence[Trained]) -> dict[str, object]:
     """Return the figures of all trainings as those of one: sums, means over held-out tokens, and a record a prompt."""
-    results = [one.result for one in trained]
+    own = [one.result for one in trained]
+    results = own if common is None else [common.result, *own]
     held_out = [sum(row.supervised for row in one.domain.held_out) for one in trained]
-    losses = [one.best_evaluation_loss for one in results]
+    losses = [one.best_evaluation_loss for one in own]
     known = all(loss is not None for loss in losses) and sum(held_out) > 0
     peaks = [one.peak_memory_mib for one in results if one.peak_memory_mib is not None]
     seconds = sum(one.wall_s for one in results)
@@ -172,7 +205,7 @@ def summed(trained: Sequence[Trained]) -> dict[str, object]:
         "wall_s": round(seconds, 3),
         "tokens_per_s": round(sum(one.train_tokens for one in results) / max(seconds, 1e-9), 1),
         "peak_memory_mib": max(peaks, default=None),
-        "final_loss": fmean(one.final_loss for one in results if one.final_loss is not None),
+        "final_loss": fmean(one.final_loss for one in own if one.final_loss is not None),
         "best_step": None,
         "best_evaluation_loss": sum(map(_product, losses, held_out)) / sum(held_out) if known else None,
         "stopped_early": any(one.stopped_early for one in results),

@@ -45,7 +45,7 @@ METHODS = (
   booktitle = {Advances in Neural Information Processing Systems},
   year = {2024}
 }""",
-        accepts=frozenset({"prior", "weights", "rehearse", "probes"}),
+        accepts=frozenset({"prior", "weights", "rehearse", "update", "base_run", "probes"}),
         settings=DocumentSettings,
         training={"epochs": 10.0, "normalise": "sequence", "schedule": "constant", "learning_rate": 3e-4},
         load_learner=_learner,

@@ -23,6 +23,7 @@ from budwood.evals.recall import ProbeScore, Recall
 from budwood.methods.taalm.examination import JUDGED_BY, Examination
 
 FOLDER = "documents"
+RECALL = f"{FOLDER}/recall.json"  # in the folder of a run
 
 
 def write_weights(run: Path, documents: Sequence[Document], windows: Sequence[Window], origin: str) -> None:
@@ -60,7 +61,7 @@ def write_recall(
         for name, asked in examination.probes.items()
     }
     points = [asdict(point) for point in curve]
-    storage.write_json(run / FOLDER / "recall.json", figures | {"probes": probes, "curve": points})
+    storage.write_json(run / RECALL, figures | {"probes": probes, "curve": points})
     return figures
 
 
@@ -83,6 +84,8 @@ def summary(examination: Examination, curve: Sequence[CurvePoint], best: Mapping
 
 def _record(probe: Probe, before: ProbeScore, after: ProbeScore) -> dict[str, Any]:
     return {
+        "text": probe.text,
+        "target": list(probe.target),
         "prompt": probe.prompt.strip(),
         "answer": probe.answer,
         "before": before.accuracy,

@@ -1,8 +1,9 @@
-"""What a model knows while it learns from documents, at one look: three kinds of probes that must not be mixed up.
+"""What a model knows while it learns from documents, at one look: kinds of probes that must not be mixed up.
 
     own_words      blanks made from the documents: memorisation of their own words
     other_words    the user's questions: whether a fact can be used in other words
-    keep           general facts that the base knows: what should not be forgotten
+    keep           general facts that the model knew at the start: what should not be forgotten
+    earlier        what an earlier run had learned, where this one goes on from it: the same
 
 An epoch is judged by `cost`, the lower the better: the most learned, in other words where they are asked, among the
 epochs that keep enough; where none does, the one that keeps most.
@@ -10,8 +11,6 @@ epochs that keep enough; where none does, the one that keeps most.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from typing import Any
 
 from torch import nn
 
-from budwood import storage
 from budwood.data.documents import Cloze
 from budwood.data.keep_set import KeepFact
 from budwood.data.offsets import OffsetTokens
@@ -28,12 +26,12 @@ from budwood.data.render import Encoded
 from budwood.evals.curves import CurvePoint
 from budwood.evals.progress import progress_shown
 from budwood.evals.recall import Recall, known_facts, score_probes
-from budwood.models import Base
-from budwood.storage import cache_dir
+from budwood.methods.taalm.remembered import Start
 
 log = logging.getLogger(__name__)
 NAME = "recall"  # of the probe in the events of a run
 JUDGED_BY = f"{NAME}/cost"
+KEPT = ("keep", "earlier")  # each of these kinds is to be kept by itself: the least of them counts
 TIE = 1e-3  # what the NLL may add to the cost: less than one fact, so it decides between equals
 
 
@@ -44,6 +42,7 @@ class Questions:
     own_words: tuple[Cloze, ...]
     other_words: tuple[Probe, ...]
     keep: tuple[KeepFact, ...]
+    earlier: tuple[Probe, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Examination:
     Attributes:
         probes: the probes by kind; a kind without any is left out.
         encoded: the same as ids.
-        before: the scores of the base.
+        before: the scores of the model at the start.
         keep: the share of the known facts that is to be kept.
     """
 
@@ -63,17 +62,20 @@ class Examination:
     keep: float
 
     @classmethod
-    def of(cls, base: Base, questions: Questions, tokens: OffsetTokens, keep: float, *, progress: bool) -> Examination:
-        """Select what the base knows, and score it on the rest; `base` is bare."""
-        known = _known(base, questions.keep, tokens, progress)
+    def of(
+        cls, start: Start, questions: Questions, tokens: OffsetTokens, keep: float, *, progress: bool
+    ) -> Examination:
+        """Select what the model knows at the start, and score it on the rest."""
+        known = known_probes(start, questions.keep, tokens, progress=progress)
         kinds = {
             "own_words": [cloze.probe for cloze in questions.own_words],
             "other_words": questions.other_words,
             "keep": known,
+            "earlier": _still_known(start, questions.earlier, tokens),
         }
         probes = {name: asked for name, asked in kinds.items() if asked}
         encoded = {name: encode_probes(asked, tokens) for name, asked in probes.items()}
-        before = {name: score_probes(base.model, rows) for name, rows in encoded.items()}
+        before = {name: score_probes(start.model, rows) for name, rows in encoded.items()}
         if questions.keep and not known:
             log.warning("the base knows none of the %d facts that it should keep: forgetting is not measured",
                         len(questions.keep))  # fmt: skip
@@ -94,8 +96,9 @@ class Examination:
         figures = {
             f"{name}_{figure}": getattr(recall, figure) for name, recall in found.items() for figure in _FIGURES
         }
-        learned, kept = found[self.learned], found.get("keep")
-        return figures | {"cost": cost(learned.accuracy, learned.nll, kept.accuracy if kept else 1.0, self.keep)}
+        learned = found[self.learned]
+        kept = min((found[name].accuracy for name in KEPT if name in found), default=1.0)
+        return figures | {"kept": kept, "cost": cost(learned.accuracy, learned.nll, kept, self.keep)}
 
     def told(self, event: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         """Return the means of one look by kind, as `Recall.to_dict` has them, from its event.
@@ -115,7 +118,7 @@ class Examination:
 
     def _point(self, event: Mapping[str, Any]) -> CurvePoint:
         learn, nll = (event[f"{NAME}/{self.learned}_{figure}"] for figure in ("accuracy", "nll"))
-        return CurvePoint(event.get("epoch", 0.0), learn, event.get(f"{NAME}/keep_accuracy", 1.0), nll)
+        return CurvePoint(event.get("epoch", 0.0), learn, event[f"{NAME}/kept"], nll)
 
 
 _FIGURES = ("accuracy", "exact", "nll")
@@ -132,17 +135,21 @@ def cost(learn: float, nll: float, kept: float, keep: float) -> float:
     return 1 + (1 - kept) if kept < keep else TIE * nll / (1 + nll) - learn
 
 
-def _known(base: Base, facts: Sequence[KeepFact], tokens: OffsetTokens, progress: bool) -> list[Probe]:
-    """Return the probes of what the base knows; they are found once for a base and kept in the user's cache."""
-    asked = [probe for fact in facts for probe in fact.probes]
-    by_text = {probe.text: probe for probe in asked}
-    model = base.model
-    said = [base.source.fingerprint, str(base.source.reference.quantisation), str(model.dtype), list(by_text)]
-    path = cache_dir() / "known_facts" / f"{hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]}.json"
-    try:
-        kept = storage.read_json(path)
-    except (OSError, ValueError):
+def known_probes(start: Start, facts: Sequence[KeepFact], tokens: OffsetTokens, *, progress: bool) -> list[Probe]:
+    """Return the probes of what a model knows; they are found once for it and kept in the user's cache."""
+    by_text = {probe.text: probe for fact in facts for probe in fact.probes}
+
+    def find() -> list[str]:
         with progress_shown(progress) as show:
-            kept = [probe.text for probe in known_facts(model, facts, tokens, progress=show)] if facts else []
-        storage.write_json(path, kept)
-    return [by_text[text] for text in kept]
+            found = known_facts(start.model, facts, tokens, progress=show) if facts else []
+        return [probe.text for probe in found]
+
+    return [by_text[text] for text in start.remembered("known_facts", list(by_text), find)]
+
+
+def _still_known(start: Start, probes: Sequence[Probe], tokens: OffsetTokens) -> list[Probe]:
+    """Return the probes that a model answers in full."""
+    if not probes:
+        return []
+    scores = score_probes(start.model, encode_probes(probes, tokens)).scores
+    return [probe for probe, score in zip(probes, scores, strict=True) if score.exact]

@@ -11,16 +11,23 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
+from peft import PeftModel
+from transformers import PreTrainedModel
+
 from budwood.data.collate import Collator
 from budwood.data.offsets import OffsetTokens
 from budwood.data.render import Encoded, Renderer
 from budwood.errors import ConfigError
 from budwood.evals.recall import nothing_new
 from budwood.methods.taalm.account import write_recall, write_weights
+from budwood.methods.taalm.earlier import EarlierRun
 from budwood.methods.taalm.examination import JUDGED_BY, NAME, Examination
+from budwood.methods.taalm.keeping import OldText
 from budwood.methods.taalm.learner_settings import DocumentSettings
 from budwood.methods.taalm.notes import Notes, read_notes
 from budwood.methods.taalm.passages import from_window
+from budwood.methods.taalm.recadam import find_pairs, require_no_decay
+from budwood.methods.taalm.remembered import Start
 from budwood.methods.taalm.top_layers import at_the_top
 from budwood.methods.taalm.weighting import find_prior, weigh
 from budwood.models import Base, empty_model, load_config, load_tokenizer
@@ -44,31 +51,52 @@ class DocumentLesson:
     renderer: Renderer
     tokens: OffsetTokens
     notes: Notes
+    earlier: EarlierRun | None
 
     def outline(self) -> Outline:
         """Say what `learn` would do, without weights."""
-        order, plan = self.order, self._plan()
-        model = attach(empty_model(order.source), order.tuner, self._tuner(), seed=order.seed)
+        plan, model = self._plan(), self._attached(empty_model(self.order.source))
         rows, layers = self.notes.rows.to_dict(), adapted_layers(model)
         return Outline(count_parameters(model), plan.total_steps, plan.warmup_steps, rows, layers)
 
+    def require_fitting(self) -> None:
+        """Refuse an update or an earlier run that does not fit the adapter, before weights are read.
+
+        Raises:
+            ConfigError, NotSupportedError: it does not.
+        """
+        pulled = self.settings.update == "recadam"
+        if pulled:
+            require_no_decay(self.order.training)
+        if pulled or self.earlier:
+            model = self._attached(empty_model(self.order.source))
+            if pulled:
+                find_pairs(model)
+            if self.earlier:
+                self.earlier.require_fitting(model)
+
     def learn(self, base: Base, folder: RunFolder, *, progress: bool, resume: bool) -> Learned:
         """Weight the tokens, train, and keep the epoch that learned most among those that kept enough."""
-        order = self.order
-        examination = self._examined(base, progress)
-        rows = self._weighted(base, folder)
-        adapted = attach(base.model, order.tuner, self._tuner(), seed=order.seed)
+        order, settings = self.order, self.settings
+        rows = self._weighted(base, folder)  # a scorer and a rule read the bare base
+        adapted = self._with_earlier(base) if self.earlier else None
+        start = Start.of(base, adapted, self.earlier.digest if self.earlier else "")
+        examination = self._examined(start, progress)
+        old = OldText.of(start, self.notes, settings, self.renderer, seed=order.seed, progress=progress)
+        adapted = self._attached(base.model) if adapted is None else adapted
+        collator, training = Collator(self.renderer.pad_token_id), self._plan().settings
         result = train(
             adapted,
             rows,
             [],
-            Collator(self.renderer.pad_token_id),
-            self._plan().settings,
+            collator,
+            training,
             folder,
             seed=order.seed,
             probes={NAME: examination.look},
             judged_by=JUDGED_BY,
             probed=[row for asked in examination.encoded.values() for row in asked],
+            retention=old.retention(adapted, collator, settings, training, fresh=self.earlier is None),
             progress=progress,
             resume=resume,
         )
@@ -78,15 +106,25 @@ class DocumentLesson:
         if not figures["kept_enough"]:
             log.warning(
                 "no epoch kept %.0f %% of what the base knew: the one that kept most is published; "
-                "try a lower training.learning_rate, or --rehearse older text",
-                100 * self.settings.keep,
+                "try a lower training.learning_rate, --rehearse older text, or learner.anchor=1",
+                100 * settings.keep,
             )
         return Learned(adapted.eval(), count_parameters(adapted), self._metrics(result, figures))
 
-    def _examined(self, base: Base, progress: bool) -> Examination:
-        """Examine the base, and say which documents teach it nothing new."""
+    def _attached(self, model: PreTrainedModel) -> PeftModel:
+        return attach(model, self.order.tuner, self._tuner(), seed=self.order.seed)
+
+    def _with_earlier(self, base: Base) -> PeftModel:
+        """Return the base with the adapter of the earlier run."""
+        assert self.earlier is not None
+        adapted = self._attached(base.model)
+        self.earlier.put_into(adapted)
+        return adapted
+
+    def _examined(self, start: Start, progress: bool) -> Examination:
+        """Examine the model at its start, and say which documents teach it nothing new."""
         notes, settings = self.notes, self.settings
-        examination = Examination.of(base, notes.questions, self.tokens, settings.keep, progress=progress)
+        examination = Examination.of(start, notes.questions, self.tokens, settings.keep, progress=progress)
         if "own_words" in examination.before:
             known = nothing_new(notes.questions.own_words, examination.before["own_words"], notes.report)
             for document in known:
@@ -136,7 +174,18 @@ class DocumentLearner:
             )
         tokenizer = load_tokenizer(order.source)
         tokens = OffsetTokens(tokenizer)
-        notes = read_notes(order.files, tokens, settings, max_length=order.data.max_length, seed=order.seed)
+        earlier = None if order.start is None else EarlierRun.read(order.start)
+        notes = read_notes(
+            order.files,
+            tokens,
+            settings,
+            max_length=order.data.max_length,
+            seed=order.seed,
+            earlier=earlier.learned if earlier else (),
+            progress=order.show,
+        )
         find_prior(settings, order.source)
         renderer = Renderer(tokenizer, order.data.template, order.data.system)
-        return DocumentLesson(order, settings, renderer, tokens, notes)
+        lesson = DocumentLesson(order, settings, renderer, tokens, notes, earlier)
+        lesson.require_fitting()
+        return lesson

@@ -1,4 +1,4 @@
-"""Documents made ready for learning: windows of sentences, probes of each kind, and older text to rehearse."""
+"""Documents made ready for learning: windows of sentences, probes of each kind, and older text."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from pathlib import Path
 
 from budwood.data.documents import Document, DocumentReport, Window, make_clozes, make_windows, read_documents
 from budwood.data.facts import read_probes
-from budwood.data.keep_set import load_keep_set
+from budwood.data.keep_set import KeepFact, load_keep_set
 from budwood.data.offsets import OffsetTokens
 from budwood.data.probes import Probe
 from budwood.data.render import Encoded
-from budwood.data.report import DataReport
-from budwood.errors import DataError
+from budwood.data.report import DataReport, Progress
+from budwood.errors import ConfigError, DataError
 from budwood.methods.taalm.examination import Questions
 from budwood.methods.taalm.learner_settings import DocumentSettings
+
+FEWEST = 5  # tokens of a row: a fact has something it is about, a verb and something new
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,10 @@ class Notes:
     Attributes:
         documents: what is learned.
         windows: their parts, in order.
-        rehearsed: windows of older text.
+        rehearsed: windows of older text that are mixed in.
+        older: all windows of older text.
+        anchors: windows of text whose predictions should stay, where the user gave some.
+        reserved: facts of the keep-set that are not examined, since what is known of them is trained on.
         questions: the probes.
         report: what was read; what is remarked in it later appears in `rows`.
         rows: the same in rows and tokens; a row is a window.
@@ -35,13 +40,23 @@ class Notes:
     documents: tuple[Document, ...]
     windows: list[Window]
     rehearsed: list[Encoded]
+    older: list[Encoded]
+    anchors: list[Encoded]
+    reserved: tuple[KeepFact, ...]
     questions: Questions
     report: DocumentReport
     rows: DataReport
 
 
 def read_notes(
-    paths: Sequence[Path], tokens: OffsetTokens, settings: DocumentSettings, *, max_length: int, seed: int
+    paths: Sequence[Path],
+    tokens: OffsetTokens,
+    settings: DocumentSettings,
+    *,
+    max_length: int,
+    seed: int,
+    earlier: tuple[Probe, ...] = (),
+    progress: Progress | None = None,
 ) -> Notes:
     """Read documents, and all that a run asks of a model.
 
@@ -50,16 +65,23 @@ def read_notes(
         tokens: the base's tokenizer.
         max_length: no window is longer, in tokens.
         seed: of the choice of blanks and of older text.
+        earlier: what an earlier run had learned.
+        progress: as in `make_windows`.
 
     Raises:
         DataError: as `read_documents` and `read_probes`; or nothing could tell what was learned.
-        ConfigError: the windows are too short.
+        ConfigError: the windows are too short; or older text is to be reviewed, and there is none.
     """
     found = read_documents(paths)
     files = settings.probes or _probe_files(paths)
     _forget_skipped(found.report, files)
     longest = min(settings.window, max_length)
-    windows = make_windows(found.documents, tokens, max_tokens=longest, with_heading=settings.with_heading)
+    windows = _long_enough(
+        make_windows(
+            found.documents, tokens, max_tokens=longest, with_heading=settings.with_heading, progress=progress
+        ),
+        found.report,
+    )
     clozes = make_clozes(found.documents, most=settings.blanks, seed=seed)
     asked: list[Probe] = [probe for file in files for probe in read_probes(file)]
     if not clozes and not asked:
@@ -68,10 +90,34 @@ def read_notes(
             wanted="sentences of five words or more with a name, a number or a rare word at their end",
             action="give more text, or questions about it with --probes FILE",
         )
-    rehearsed = _rehearsed(settings, tokens, longest, len(windows), seed)
-    questions = Questions(tuple(clozes), tuple(asked), tuple(load_keep_set(settings.keep_set)))
+    older = _pieces(settings.rehearse, tokens, longest)
+    if settings.review == "older" and not older:
+        raise ConfigError("learner.review=older without older text", action="give some with --rehearse FILE")
+    rehearsed = [] if settings.review == "older" else _rehearsed(settings, older, len(windows), seed)
+    anchors = _pieces(settings.anchor_text, tokens, longest)
+    examined, reserved = _halves(load_keep_set(settings.keep_set), settings.reserves_facts)
+    questions = Questions(tuple(clozes), tuple(asked), examined, earlier)
     rows = _rows(found.report, [window.encoded for window in windows], rehearsed)
-    return Notes(found.documents, windows, rehearsed, questions, found.report, rows)
+    return Notes(found.documents, windows, rehearsed, older, anchors, reserved, questions, found.report, rows)
+
+
+def _long_enough(windows: list[Window], report: DocumentReport) -> list[Window]:
+    """Return the windows that hold more than a word or two: each counts as a row, whatever its length.
+
+    Raises:
+        DataError: none does.
+    """
+    kept = []
+    for window in windows:
+        if window.encoded.supervised < FEWEST:
+            report.skip(f"fewer than {FEWEST} tokens", window.document.origin)
+        else:
+            kept.append(window)
+    if not kept:
+        raise DataError(
+            f"no document has {FEWEST} tokens", wanted="sentences that say something", action="give more text"
+        )
+    return kept
 
 
 def _probe_files(paths: Sequence[Path]) -> tuple[Path, ...]:
@@ -87,16 +133,25 @@ def _forget_skipped(report: DocumentReport, files: Sequence[Path]) -> None:
             del report.skipped[reason]
 
 
-def _rehearsed(
-    settings: DocumentSettings, tokens: OffsetTokens, longest: int, windows: int, seed: int
-) -> list[Encoded]:
-    """Return windows of older text, drawn without repetition: at most their share of all rows, and one at least."""
-    if settings.rehearse is None:
+def _pieces(path: Path | None, tokens: OffsetTokens, longest: int) -> list[Encoded]:
+    """Return the windows of a text that was given."""
+    if path is None:
         return []
-    older = make_windows(read_documents(settings.rehearse).documents, tokens, max_tokens=longest)
+    return [window.encoded for window in make_windows(read_documents(path).documents, tokens, max_tokens=longest)]
+
+
+def _rehearsed(settings: DocumentSettings, older: list[Encoded], windows: int, seed: int) -> list[Encoded]:
+    """Return windows of older text, drawn without repetition: at most their share of all rows, and one at least."""
     most = max(1, round(windows * settings.rehearse_share / (1 - settings.rehearse_share)))
-    rows = [window.encoded for window in older]
-    return random.Random(f"rehearse {seed}").sample(rows, min(most, len(rows)))
+    return random.Random(f"rehearse {seed}").sample(older, min(most, len(older)))
+
+
+def _halves(facts: list[KeepFact], split: bool) -> tuple[tuple[KeepFact, ...], tuple[KeepFact, ...]]:
+    """Return the facts that are examined, and every second one as text to train on where that is wanted.
+
+    Nobody is examined on what he was trained to keep.
+    """
+    return (tuple(facts[::2]), tuple(facts[1::2])) if split else (tuple(facts), ())
 
 
 def _rows(documents: DocumentReport, windows: list[Encoded], rehearsed: list[Encoded]) -> DataReport:

@@ -4,7 +4,8 @@
     stage 1            on J_t, the first-order effect of each token on the answer (`lessons`, `meta_training`)
     stage 2            on the true loss after an inner step, where `meta` is given
 
-J_t is measured in fp32, at the start of the very adapter that documents are learned with: LoRA on the top layers.
+J_t is measured in fp32, at the start of the very adapter that documents are learned with: a fresh LoRA on the top
+layers, or the adapter of the run that is to be gone on from.
 A scorer that does not beat uniform weights on the validation texts is not written: its weights would only do harm.
 """
 
@@ -23,6 +24,7 @@ from budwood.data.probes import encode_probes
 from budwood.data.render import Encoded
 from budwood.errors import DataError, TrainingError
 from budwood.evals.progress import progress_shown
+from budwood.methods.taalm.earlier import EarlierRun
 from budwood.methods.taalm.lessons import Lesson, digest, measure
 from budwood.methods.taalm.loop import Course, Progress
 from budwood.methods.taalm.meta_training import Outcome, train_on_importance, train_on_outcome
@@ -35,8 +37,9 @@ from budwood.methods.taalm.settings import BodySettings, HeadSettings
 from budwood.methods.taalm.top_layers import at_the_top, top_count
 from budwood.models import Base, load_base, load_config, load_tokenizer
 from budwood.storage import cache_dir
+from budwood.training.blocks import find_cut
 from budwood.training.folder import RunFolder
-from budwood.tuning.attach import attach
+from budwood.tuning.attach import attach, quiet_peft
 from budwood.tuning.prepared import Preparation
 from budwood.tuning.registry import find_tuner
 
@@ -81,7 +84,8 @@ class ScorerPreparer:
                 wanted=f"{FEWEST} and 2 at least; hundreds make a good scorer",
                 action="give more rows, or longer texts with --set longest=N",
             )
-        return ReadyScorer(order, settings, train, validation, dropped)
+        earlier = None if order.start is None else EarlierRun.read(order.start)
+        return ReadyScorer(order, settings, train, validation, dropped, earlier)
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,7 @@ class ReadyScorer:
     train: Texts
     validation: Texts
     dropped: int
+    earlier: EarlierRun | None = None
 
     def outline(self) -> dict[str, Any]:
         """Say what `make` would do, without weights."""
@@ -114,7 +119,8 @@ class ReadyScorer:
         model = self._adapted(base)
         with progress_shown(progress) as show:
             lessons, validation = self._lessons(base, model, show)
-            scorer = make_scorer(model, self._body(), seed=self.order.seed)
+            body = self._body(model)
+            scorer = make_scorer(model, body, seed=self.order.seed)
             outcome = self._trained(
                 scorer, model, lessons, validation, Course(folder.checkpoints, self.order.seed, show)
             )
@@ -130,12 +136,15 @@ class ReadyScorer:
             "uniform": outcome.uniform,
             "step": float(outcome.step),
         }
-        write_prior(folder.path, scorer, self._facts(lessons, judged))
+        write_prior(folder.path, scorer, self._facts(body, lessons, judged))
         return (
             self.outline() | {"parameters": sum(value.numel() for value in scorer.trained_state().values())} | judged
         )
 
     def _adapted(self, base: Base) -> PeftModel:
+        if self.earlier is not None:
+            with quiet_peft():
+                return PeftModel.from_pretrained(base.model, str(self.earlier.weights.parent), is_trainable=True)
         tuner = find_tuner(TUNER)
         settings = at_the_top(tuner.settings(), self._depth(), self.settings.top_layers)
         return attach(base.model, tuner, settings, seed=self.order.seed)
@@ -143,7 +152,8 @@ class ReadyScorer:
     def _lessons(self, base: Base, model: PeftModel, show: Progress | None) -> tuple[list[Lesson], list[Lesson]]:
         """Return the lessons of both parts; J_t is kept in the user's cache as it is measured, for all bodies."""
         top = top_count(self._depth(), self.settings.top_layers)
-        name = f"{base.source.fingerprint} {TUNER} top {top} seed {self.order.seed}"
+        adapter = self.earlier.digest if self.earlier else f"{TUNER} top {top} seed {self.order.seed}"
+        name = f"{base.source.fingerprint} {adapter}"
         cache = RowCache(cache_dir() / "importance", name)
         parts = (self.train, self.validation)
         train, judged = (measure(model, one.passages, one.probes, cache=cache, progress=show) for one in parts)
@@ -162,20 +172,21 @@ class ReadyScorer:
             return outcome
         return train_on_outcome(scorer, model, lessons, validation, self.settings.meta, course)
 
-    def _body(self) -> BodySettings:
+    def _body(self, model: PeftModel) -> BodySettings:
         """Return the body; a head reads what enters the lowest adapted layer unless told otherwise."""
         body = self.settings.body
         if isinstance(body, HeadSettings) and not body.layers:
             depth = self._depth()
-            return body.model_copy(update={"layers": (depth - top_count(depth, self.settings.top_layers),)})
+            cut = find_cut(model) if self.earlier else depth - top_count(depth, self.settings.top_layers)
+            return body.model_copy(update={"layers": (cut,)})
         return body
 
-    def _facts(self, lessons: list[Lesson], judged: dict[str, float | str]) -> PriorFacts:
+    def _facts(self, body: BodySettings, lessons: list[Lesson], judged: dict[str, float | str]) -> PriorFacts:
         return PriorFacts(
             base=str(self.order.source.reference),
             fingerprint=self.order.source.fingerprint,
             data=digest(lessons),
-            body=self._body(),
+            body=body,
             weights=self.settings.weights,
             judged=judged,
             seed=self.order.seed,

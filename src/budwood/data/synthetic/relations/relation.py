@@ -10,7 +10,8 @@ class Relation:
     """One relation between a subject and an object of fixed kinds.
 
     In templates {s} stands for the subject, {o} for the object, {a} for its article, {he} and {his} for the subject's
-    pronouns, and {town} {person} {year} {month} {number} {organisation} for invented things that only take up room.
+    pronouns, and any kind of `teller.MADE_UP`, such as {town} {person} {year} {country}, for things that only take up
+    room; {a_country} is one with its article.
     A template has no full stop, and its first letter is made a capital.
 
     Attributes:
