@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -108,12 +109,12 @@ class Bench:
 
 def selectors_of(layers: int) -> dict[str, Selector]:
     """Return what chooses, by name, for a model of so many layers."""
-    top = tuple(range(2 * layers // 3, layers))
+    lower = tuple(range(math.ceil(layers / 3)))
     return {
         "paper": AttentionSelector.paper(),
         "attention": AttentionSelector(),
-        "attention, layer 2L/3": AttentionSelector(layers=top[:1]),
-        "attention, top third": AttentionSelector(layers=top),
+        "attention, lower third": AttentionSelector(layers=lower),
+        "attention, all layers": AttentionSelector(layers=tuple(range(layers))),
         "router": RouterSelector(),
         f"likelihood, {FIRST} tokens": LikelihoodSelector(tokens=FIRST),
         "likelihood": LikelihoodSelector(),

@@ -115,6 +115,9 @@ SHAPES = (
     Arm("shape_top_tenth", "head, the 10 % with most weight", _ALL, shape="top_tenth"),
     Arm("shape_binarised", "head, 1 above half of the largest", _ALL, shape="binarised"),
     Arm("shape_max_normalised", "head, largest weight 1, loss over tokens", _ALL, shape="max_normalised"),
+    Arm("shipped_light_dropped", "shipped head, below .2 dropped", Shipped("smollm2"), shape="light_dropped"),
+    Arm("shipped_top_tenth", "shipped head, the 10 % with most weight", Shipped("smollm2"), shape="top_tenth"),
+    Arm("shipped_binarised", "shipped head, 1 above half of the largest", Shipped("smollm2"), shape="binarised"),
 )
 INNER = (
     META,
