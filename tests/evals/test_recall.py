@@ -10,7 +10,9 @@ from budwood.data.probes import Probe, encode_probes
 from budwood.data.problems import Origin
 from budwood.data.render import UNTRAINED, Encoded
 from budwood.errors import DataError, NonFiniteError
+from budwood.evals import recall
 from budwood.evals.evaluate import base_of
+from budwood.evals.likelihood import likelihoods
 from budwood.evals.recall import ProbeScore, Recall, known_facts, nothing_new, score_probes
 from tests import tiny
 
@@ -97,6 +99,21 @@ def test_what_a_base_knows_is_kept_with_the_first_prompt_that_shows_it(informed)
     assert known[0] == honey.probes[shown.index(1.0)]
     assert score_probes(informed, encode_probes(known, TOKENS)).exact == 1.0
     assert known_facts(tiny.llama(), facts(), TOKENS) == []
+
+
+def test_what_wins_by_a_hair_is_not_known(informed, monkeypatch):
+    encoded = encode_probes([probe for fact in facts() for probe in fact.probes], TOKENS)
+    found = likelihoods(informed, encoded)
+    for row, one in zip(encoded, found, strict=True):
+        with torch.no_grad():
+            logits = informed(torch.tensor([row.input_ids])).logits[0, :-1].double()
+        for lead, hit, (at, label) in zip(
+            one.token_leads, one.token_hits, ((i, x) for i, x in enumerate(row.labels[1:]) if x >= 0), strict=True
+        ):
+            others = logits[at][torch.arange(logits.shape[1]) != label]
+            assert lead == pytest.approx(float(logits[at, label] - others.max()), abs=1e-4) and hit == (lead > 0)
+    monkeypatch.setattr(recall, "LEAD", max(float(one.token_leads.min()) for one in found) + 0.1)
+    assert known_facts(informed, facts(), TOKENS) == []
 
 
 def test_a_disabled_adapter_forgets_nothing(informed):

@@ -35,10 +35,12 @@ class Likelihood:
     Attributes:
         token_nll: negative log-likelihood of each supervised token, in nats, in order.
         token_hits: whether the most likely token was the right one, for each of them.
+        token_leads: how far its logit is above the highest other one; below 0 where it is not the most likely.
     """
 
     token_nll: Float[np.ndarray, " supervised"]
     token_hits: Bool[np.ndarray, " supervised"]
+    token_leads: Float[np.ndarray, " supervised"]
 
     @property
     def exact(self) -> bool:
@@ -116,12 +118,9 @@ def _score_batch(model: nn.Module, rows: Sequence[Encoded], chosen: Sequence[int
     batch = {name: tensor.to(device_of(model)) for name, tensor in Collator(pad_token_id=0)(rows).items()}
     batch["loss_weights"] = torch.ones_like(batch["loss_weights"])  # token weights are the training's affair
     logits, targets = _prompted(model, batch, chosen) if isinstance(model, Prompted) else target_logits(model, batch)
-    nll, right = _token_scores(logits, targets.ids)
     counts = [row.supervised for row in rows]
-    return [
-        Likelihood(row_nll.numpy(), row_right.numpy())
-        for row_nll, row_right in zip(nll.cpu().split(counts), right.cpu().split(counts), strict=True)
-    ]
+    of_rows = (part.cpu().split(counts) for part in _token_scores(logits, targets.ids))
+    return [Likelihood(*(part.numpy() for part in parts)) for parts in zip(*of_rows, strict=True)]
 
 
 def _prompted(model: Prompted, batch: Batch, chosen: Sequence[int] | None) -> tuple[Tensor, Targets]:
@@ -138,11 +137,13 @@ def given(batch: Batch) -> Int[Tensor, "b t"]:
 
 def _token_scores(
     logits: Float[Tensor, "n vocabulary"], targets: Int[Tensor, " n"]
-) -> tuple[Float[Tensor, " n"], Bool[Tensor, " n"]]:
-    """Return the negative log-likelihood of each target in nats, and whether the target is the most likely token."""
+) -> tuple[Float[Tensor, " n"], Bool[Tensor, " n"], Float[Tensor, " n"]]:
+    """Return the NLL of each target in nats, whether it is the most likely token, and its lead over the others."""
     targets = targets.to(logits.device)
-    nll, right = [], []
+    nll, right, leads = [], [], []
     for part, target in zip(logits.split(HEAD_ROWS), targets.split(HEAD_ROWS), strict=True):
         nll.append(nn.functional.cross_entropy(part.float(), target, reduction="none"))
         right.append(part.argmax(dim=-1) == target)
-    return torch.cat(nll), torch.cat(right)
+        two = part.topk(2, dim=-1).values.float()
+        leads.append(part.gather(-1, target[:, None])[:, 0].float() - torch.where(right[-1], two[:, 1], two[:, 0]))
+    return torch.cat(nll), torch.cat(right), torch.cat(leads)

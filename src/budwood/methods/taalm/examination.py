@@ -25,7 +25,7 @@ from budwood.data.probes import Probe, encode_probes
 from budwood.data.render import Encoded
 from budwood.evals.curves import CurvePoint
 from budwood.evals.progress import progress_shown
-from budwood.evals.recall import Recall, known_facts, score_probes
+from budwood.evals.recall import LEAD, Recall, known_facts, score_probes
 from budwood.methods.taalm.remembered import Start
 
 log = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ def known_probes(start: Start, facts: Sequence[KeepFact], tokens: OffsetTokens, 
             found = known_facts(start.model, facts, tokens, progress=show) if facts else []
         return [probe.text for probe in found]
 
-    return [by_text[text] for text in start.remembered("known_facts", list(by_text), find)]
+    return [by_text[text] for text in start.remembered("known_facts", [str(LEAD), *by_text], find)]
 
 
 def _still_known(start: Start, probes: Sequence[Probe], tokens: OffsetTokens) -> list[Probe]:
